@@ -1,0 +1,42 @@
+# `make demo` and `make test` do all the set-up they need; the second time that takes no time.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test test-slow lint clean
+help:
+	@echo "make demo       simulate a heart-failure cohort, fit it, write demo/report.html"
+	@echo "make test       lint, types, layers, tests, doctests"
+	@echo "make test-slow  the long tests: kill loops, many seeds, a million patients"
+	@echo "make clean      remove what make made"
+
+setup: $(READY)
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "phenotaste needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -yq python3-venv; \
+	  else echo "please run: sudo apt-get install python3-venv"; exit 1; fi
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/phenotaste demo --out demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Temporal and static tensor factorisation (TASTE) of health records."""

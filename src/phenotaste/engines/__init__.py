@@ -1,0 +1,1 @@
+"""Who runs the patient step: threads here, other machines later."""
