@@ -1,0 +1,116 @@
+"""A cohort as the arrays the kernels need, its columns matched by name to a fitted model's."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from phenotaste.cohort import Cohort
+from phenotaste.core.cpu import patient_norms
+from phenotaste.core.records import Shard
+from phenotaste.errors import InputError
+
+
+class Columns(NamedTuple):
+    """The columns a model was fitted on; names are None where the data had none."""
+
+    n_features: int
+    feature_names: NDArray[Any] | None
+    n_static: int
+    static_names: NDArray[Any] | None
+
+
+class Aligned(NamedTuple):
+    shard: Shard
+    norms: NDArray[np.float64]  # ‖X_k‖² of every patient
+    unknown_features: int  # columns of the cohort that the model does not know, left out
+    absent_features: int  # columns of the model that the cohort does not have, taken as zero
+
+
+def columns_of(cohort: Cohort) -> Columns:
+    P = 0 if cohort.static is None else cohort.static.shape[1]
+    return Columns(cohort.shape[1], cohort.feature_names, P, cohort.static_names)
+
+
+def align(cohort: Cohort, columns: Columns) -> Aligned:
+    """The cohort's data in the order of `columns`; data without names must have the same width."""
+    visits, static = cohort.visits, cohort.static
+    where, unknown = positions(
+        cohort.feature_names, columns.feature_names, cohort.shape[1], columns.n_features, "temporal"
+    )
+    if where is not None:
+        visits = move_columns(visits, where, columns.n_features)
+    known = columns.n_features if where is None else int(np.sum(where >= 0))
+    shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns))
+    return Aligned(shard, patient_norms(shard), unknown, columns.n_features - known)
+
+
+def positions(
+    mine: NDArray[Any] | None, theirs: NDArray[Any] | None, width: int, wanted: int, kind: str
+) -> tuple[NDArray[np.int64] | None, int]:
+    """For each of my columns its place among theirs (−1: unknown), or None when they are the same already."""
+    if mine is None or theirs is None:
+        if width != wanted:
+            raise InputError(
+                f"The cohort has {width} {kind} features and the model {wanted}, and without names on both sides "
+                "they cannot be matched: give both their feature names, or the same columns in the same order."
+            )
+        return None, 0
+    if np.array_equal(mine, theirs):
+        return None, 0
+    place = {name: j for j, name in enumerate(theirs.tolist())}
+    where = np.array([place.get(name, -1) for name in mine.tolist()], dtype=np.int64)
+    return where, int(np.sum(where < 0))
+
+
+def move_columns(visits: sparse.csr_array, where: NDArray[np.int64], width: int) -> sparse.csr_array:
+    column = where[visits.indices]
+    keep = column >= 0
+    before = np.concatenate([[0], np.cumsum(keep)])
+    moved = sparse.csr_array(
+        (visits.data[keep], column[keep], before[visits.indptr]), shape=(visits.shape[0], width)
+    )
+    moved.sort_indices()
+    return moved
+
+
+def align_static(
+    static: NDArray[np.float64] | None, names: NDArray[Any] | None, columns: Columns
+) -> NDArray[np.float64] | None:
+    if columns.n_static == 0:
+        return None
+    if static is None:
+        raise InputError(
+            f"The model was fitted with {columns.n_static} static features and this cohort has none: "
+            "add them, or fit a model without static features."
+        )
+    where, _ = positions(names, columns.static_names, static.shape[1], columns.n_static, "static")
+    if where is None:
+        return static
+    aligned = np.zeros((static.shape[0], columns.n_static))
+    aligned[:, where[where >= 0]] = static[:, where >= 0]
+    return aligned
+
+
+def shard_of(
+    visits: sparse.csr_array, offsets: NDArray[np.int64], static: NDArray[np.float64] | None
+) -> Shard:
+    """The arrays as the kernels take them, read-only so that they are compiled for one kind of array."""
+    K = len(offsets) - 1
+    A = np.zeros((K, 0)) if static is None else static
+    return Shard(
+        read_only(visits.data),
+        read_only(visits.indices, np.int32),
+        read_only(visits.indptr, np.int64),
+        read_only(offsets, np.int64),
+        read_only(A, np.float64),
+    )
+
+
+def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    view = np.ascontiguousarray(array, dtype=dtype).view(np.ndarray)
+    if view is array or view.base is not None:
+        view = view[:]
+    view.flags.writeable = False
+    return view

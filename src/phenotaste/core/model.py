@@ -1,0 +1,54 @@
+"""The model step: H, V and F from the patients' sums, and the objective that comes with it for free."""
+
+import numpy as np
+
+from .nnls import rows_by_descent, rows_by_pivoting
+from .records import Array, Model, Sums
+
+DESCENT = 200, 1e-9  # sweeps at most, and the gain (as a share of a row's size) that ends them
+
+
+def model_step(sums: Sums, model: Model, lam: float, *, normalize: bool, exact: bool) -> tuple[Model, float]:
+    """Minimise over H, V and F given the patients; returns the model and the objective it reaches.
+
+    With `normalize`, H has unit columns (a constrained minimum in closed form) and V's column norms move to
+    the scores: the next patient step solves for those anew, so only F has to be told.
+    """
+    H = solve_H(sums, model.H, normalize)
+    V = solve_rows(sums.UU, sums.XU, model.V, exact)
+    F = solve_rows(sums.WW, sums.AW, model.F, exact)
+    loss = objective(sums, Model(H, V, F), lam)
+    if normalize:
+        norms = np.linalg.norm(V, axis=0)
+        norms[norms == 0] = 1.0
+        V, F = V / norms, F / norms
+    return Model(H, V, F), loss
+
+
+def unit_columns(M: Array) -> Array:
+    norms = np.linalg.norm(M, axis=0)
+    return M / np.where(norms > 0, norms, 1.0)
+
+
+def solve_H(sums: Sums, H: Array, normalize: bool) -> Array:
+    if not normalize:
+        return sums.QU / sums.scalars[2] if sums.scalars[2] > 0 else H
+    return np.where(np.any(sums.QU, axis=0), unit_columns(sums.QU), H)  # a column nobody speaks for stays
+
+
+def solve_rows(gram: Array, right: Array, warm: Array, exact: bool) -> Array:
+    rows = np.array(warm, dtype=np.float64, order="C")
+    if exact:
+        rows_by_pivoting(gram, right, rows)
+    else:
+        rows_by_descent(gram, right, rows, *DESCENT)
+    return rows
+
+
+def objective(sums: Sums, model: Model, lam: float) -> float:
+    """The whole objective from the sums: expanded squares, so no patient has to be looked at again."""
+    x2, a2, mu, mu_u2 = sums.scalars
+    visits = x2 - 2 * np.sum(sums.XU * model.V) + np.sum(sums.UU * (model.V.T @ model.V))
+    static = a2 - 2 * np.sum(sums.AW * model.F) + np.sum(sums.WW * (model.F.T @ model.F))
+    unique = mu_u2 - 2 * np.sum(sums.QU * model.H) + mu * np.sum(model.H**2)
+    return float(0.5 * (max(visits, 0.0) + lam * max(static, 0.0) + unique))

@@ -1,0 +1,191 @@
+"""Non-negative least squares from a Gram matrix: minimise ½ xᵀGx − bᵀx over x ≥ 0.
+
+`pivot` is block principal pivoting (Kim & Park 2011), exact; `descend` is coordinate descent on the kept
+gradient. Both work on one right-hand side in place; the callers loop over rows.
+"""
+
+import numpy as np
+from numba import njit
+
+from .records import Array
+
+FULL_EXCHANGES = 3  # how many block exchanges may fail to help before single ones take over
+DEPENDENT = 1e-13  # a pivot this small, relative to its diagonal, marks a linearly dependent column
+NEGATIVE = 1e-12  # an entry counts as negative below this share of the terms it was summed from
+
+
+@njit(cache=True, nogil=True)
+def solve_passive(G: Array, b: Array, passive: Array, x: Array, L: Array, kept: Array) -> None:
+    """Solve G x = b on the passive set by Cholesky; the rest, and dependent columns, get x = 0.
+
+    A dependent column may be left out because b lies in the range of G: the others fit just as well.
+    """
+    m = 0
+    for r in range(b.size):
+        x[r] = 0.0
+        if not passive[r]:
+            continue
+        rest = G[r, r]
+        for i in range(m):
+            value = G[r, kept[i]]
+            for j in range(i):
+                value -= L[m, j] * L[i, j]
+            L[m, i] = value / L[i, i]
+            rest -= L[m, i] * L[m, i]
+        if rest > DEPENDENT * G[r, r]:
+            L[m, m] = np.sqrt(rest)
+            kept[m] = r
+            m += 1
+    for i in range(m):
+        value = b[kept[i]]
+        for j in range(i):
+            value -= L[i, j] * x[kept[j]]
+        x[kept[i]] = value / L[i, i]
+    for i in range(m - 1, -1, -1):
+        value = x[kept[i]]
+        for j in range(i + 1, m):
+            value -= L[j, i] * x[kept[j]]
+        x[kept[i]] = value / L[i, i]
+
+
+@njit(cache=True, nogil=True)
+def slope(G: Array, b: Array, x: Array, r: int) -> float:
+    """Gradient of coordinate r, with what is rounding noise set to zero."""
+    value = -b[r]
+    size = abs(b[r])
+    for s in range(b.size):
+        term = G[r, s] * x[s]
+        value += term
+        size += abs(term)
+    return value if abs(value) > NEGATIVE * size else 0.0
+
+
+@njit(cache=True, nogil=True)
+def largest(x: Array) -> float:
+    top = 0.0
+    for r in range(x.size):
+        top = max(top, abs(x[r]))
+    return top
+
+
+@njit(cache=True, nogil=True)
+def pivot(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -> None:
+    """Block principal pivoting, from the passive set given. The last four arguments are scratch."""
+    R = b.size
+    fewest = R + 1
+    patience = FULL_EXCHANGES
+    for _ in range(5 * R + 20):
+        solve_passive(G, b, passive, x, L, kept)
+        floor = -NEGATIVE * largest(x)
+        wrong = 0
+        last = -1
+        for r in range(R):
+            if (x[r] < floor) if passive[r] else (slope(G, b, x, r) < 0.0 and G[r, r] > 0.0):
+                wrong += 1
+                last = r
+        if wrong == 0:
+            break
+        if wrong < fewest:
+            fewest = wrong
+            patience = FULL_EXCHANGES
+        else:
+            patience -= 1
+        if patience < 0:  # the blocks may be cycling: Murty's rule moves the last wrong one only
+            passive[last] = not passive[last]
+            continue
+        for r in range(R):
+            if passive[r]:
+                passive[r] = x[r] >= floor
+            else:
+                passive[r] = slope(G, b, x, r) < 0.0 and G[r, r] > 0.0
+    else:
+        walk(G, b, x, passive, L, kept)
+    for r in range(R):
+        if not x[r] > 0.0:  # also turns −0.0 and rounding noise into 0
+            x[r] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def walk(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -> None:
+    """Lawson & Hanson's active-set method: slower than pivoting, but each step goes down, so it ends."""
+    R = b.size
+    trial = np.empty(R)
+    passive[:] = False
+    x[:] = 0.0
+    for _ in range(3 * R):
+        steepest = 0.0
+        enter = -1
+        for r in range(R):
+            if not passive[r] and G[r, r] > 0.0:
+                gain = -slope(G, b, x, r) / np.sqrt(G[r, r])
+                if gain > steepest:
+                    steepest = gain
+                    enter = r
+        if enter < 0:
+            return
+        passive[enter] = True
+        while True:
+            solve_passive(G, b, passive, trial, L, kept)
+            step = 1.0
+            for r in range(R):
+                if passive[r] and trial[r] <= 0.0 and x[r] > trial[r]:
+                    step = min(step, x[r] / (x[r] - trial[r]))
+            for r in range(R):
+                x[r] += step * (trial[r] - x[r])
+                if passive[r] and trial[r] <= 0.0 and x[r] <= NEGATIVE * largest(x):
+                    passive[r] = False
+                    x[r] = 0.0
+            if step == 1.0:
+                break
+
+
+@njit(cache=True, nogil=True)
+def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
+    """Coordinate descent, x and its gradient G x − b updated in place; the last sweep's decrease (twice)."""
+    R = x.size
+    gain = 0.0
+    for _ in range(sweeps):
+        gain = 0.0
+        for r in range(R):
+            if G[r, r] <= 0.0:
+                continue
+            move = max(-x[r], -gradient[r] / G[r, r])
+            if move != 0.0:
+                x[r] += move
+                gain += move * move * G[r, r]
+                for s in range(R):
+                    gradient[s] += move * G[r, s]
+    return gain
+
+
+@njit(cache=True, nogil=True)
+def rows_by_pivoting(G: Array, B: Array, X: Array) -> None:
+    """Solve every row of X exactly: minimise over X ≥ 0 with Gram G and right-hand sides B."""
+    n, R = X.shape
+    L = np.empty((R, R))
+    kept = np.empty(R, np.int64)
+    passive = np.empty(R, np.bool_)
+    for i in range(n):
+        for r in range(R):
+            passive[r] = X[i, r] > 0.0
+        pivot(G, B[i], X[i], passive, L, kept)
+
+
+@njit(cache=True, nogil=True)
+def rows_by_descent(G: Array, B: Array, X: Array, sweeps: int, tol: float) -> None:
+    """Improve every row of X by coordinate descent, until a sweep gains less than tol² of the row's size."""
+    n, R = X.shape
+    gradient = np.empty(R)
+    for i in range(n):
+        for r in range(R):
+            value = -B[i, r]
+            for s in range(R):
+                value += G[r, s] * X[i, s]
+            gradient[r] = value
+        for _ in range(sweeps):
+            gain = descend(G, gradient, X[i], 1)
+            size = 0.0
+            for r in range(R):
+                size += G[r, r] * X[i, r] * X[i, r]
+            if gain <= tol * tol * size:
+                break

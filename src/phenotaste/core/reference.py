@@ -1,0 +1,107 @@
+"""The method in plain numpy, one patient at a time, written to be read: the oracle for every other version.
+
+    minimise  Σ ½‖X_k − U_k diag(w_k) Vᵀ‖² + λ/2 ‖A − W Fᵀ‖²
+              + Σ μ_k/2 (‖U_k‖² − 2⟨Q_kᵀU_k, H⟩ + ‖H‖²)      with ‖Q_k‖₂ ≤ 1 and U, W, V, F ≥ 0
+
+For patients with at least R visits the last term is μ_k/2 ‖U_k − Q_k H‖² with QᵀQ = I; written like this it
+holds for shorter histories too (it is the squared Bures–Wasserstein distance of U_kᵀU_k and HᵀH).
+"""
+
+import numpy as np
+from scipy.optimize import nnls
+
+from .cpu import SWEEPS
+from .model import unit_columns
+from .polar import SMALLEST
+from .records import Array, Model, Sums
+
+
+def start_courses(X: Array, V: Array) -> Array:
+    """U: nine parts the phenotype's share of each visit, one part cosines that keep the columns apart."""
+    visits, R = X.shape[0], V.shape[1]
+    B = np.maximum(X @ V, 0.0)
+    waves = 1 + np.cos(np.pi * np.arange(R) * (np.arange(visits)[:, None] + 0.5) / visits)
+    U = 0.9 * unit_columns(B) + 0.1 * unit_columns(waves)
+    return unit_columns(U)
+
+
+def nnls_from_gram(G: Array, b: Array) -> Array:
+    """Minimise ½ xᵀGx − bᵀx over x ≥ 0, by Lawson & Hanson on a square root of G."""
+    values, Z = np.linalg.eigh(G)
+    values = np.maximum(values, 0.0)
+    keep = values > 1e-14 * values.max(initial=0.0)
+    if not keep.any():
+        return np.zeros_like(b)
+    root = np.sqrt(values[keep])[:, None] * Z[:, keep].T
+    return nnls(root, (Z[:, keep].T @ b) / np.sqrt(values[keep]))[0]
+
+
+def solve_scores(X: Array, a: Array, U: Array, model: Model, lam: float) -> Array:
+    """w minimises ½‖X − U diag(w) Vᵀ‖² + λ/2 ‖a − F w‖² over w ≥ 0."""
+    H, V, F = model
+    gram = (U.T @ U) * (V.T @ V) + lam * F.T @ F
+    return nnls_from_gram(gram, np.sum(U * (X @ V), axis=0) + lam * F.T @ a)
+
+
+def polar_factor(U: Array, H: Array) -> Array:
+    """Q maximises ⟨Q, U Hᵀ⟩ over ‖Q‖₂ ≤ 1; directions that U Hᵀ hardly has are faded out, not cut."""
+    left, singular, right = np.linalg.svd(U @ H.T, full_matrices=False)
+    return (left * (singular / np.maximum(singular, SMALLEST))) @ right
+
+
+def solve_courses(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: float, exact: bool) -> Array:
+    """U minimises ½‖X − U diag(w) Vᵀ‖² + μ/2 ‖U − Q H‖² over U ≥ 0, row by row."""
+    gram = np.outer(w, w) * (model.V.T @ model.V) + mu * np.eye(w.size)
+    right = X @ model.V * w + mu * Q @ model.H
+    if exact:
+        return np.array([nnls_from_gram(gram, row) for row in right]).reshape(U.shape)
+    U = U.copy()
+    for _ in range(SWEEPS):
+        for r in range(w.size):
+            if gram[r, r] > 0:
+                U[:, r] = np.maximum(0.0, U[:, r] + (right[:, r] - U @ gram[:, r]) / gram[r, r])
+    return U
+
+
+def patient_step(
+    X: Array, a: Array, U: Array, model: Model, lam: float, mu: float, exact: bool = False
+) -> tuple[Array, Array, Sums]:
+    """One patient step: w, then Q, then U; returns the new U, w, and what this patient adds to the sums."""
+    w = solve_scores(X, a, U, model, lam)
+    if not X.any():
+        U = np.zeros_like(U)
+        Q = np.zeros_like(U)
+    else:
+        Q = polar_factor(U, model.H)
+        U = solve_courses(X, U, w, Q, model, mu, exact)
+    addends = Sums(
+        UU=np.outer(w, w) * (U.T @ U),
+        XU=X.T @ (U * w),
+        WW=np.outer(w, w),
+        AW=np.outer(a, w),
+        QU=mu * Q.T @ U,
+        scalars=np.array([np.sum(X**2), np.sum(a**2), mu, mu * np.sum(U**2)]),
+    )
+    return U, w, addends
+
+
+def model_step(sums: Sums, model: Model, normalize: bool = True) -> Model:
+    """H, V and F, each minimised exactly; with `normalize`, H and V keep unit columns."""
+    mean = sums.QU / sums.scalars[2] if sums.scalars[2] > 0 else model.H
+    H = np.where(np.linalg.norm(sums.QU, axis=0) > 0, unit_columns(sums.QU), model.H) if normalize else mean
+    V = np.array([nnls_from_gram(sums.UU, row) for row in sums.XU]).reshape(model.V.shape)
+    F = np.array([nnls_from_gram(sums.WW, row) for row in sums.AW]).reshape(model.F.shape)
+    if normalize:
+        norms = np.linalg.norm(V, axis=0)
+        norms[norms == 0] = 1.0
+        V, F = V / norms, F / norms  # W takes up the norm at the next patient step, so F gives it away
+    return Model(H, V, F)
+
+
+def patient_loss(X: Array, a: Array, U: Array, w: Array, model: Model, lam: float, mu: float) -> Array:
+    """The three parts of the objective for one patient, with the best Q."""
+    visits = 0.5 * np.sum((X - (U * w) @ model.V.T) ** 2)
+    static = 0.5 * lam * np.sum((a - model.F @ w) ** 2)
+    nuclear = np.linalg.svd(U @ model.H.T, compute_uv=False).sum() if U.size else 0.0
+    unique = 0.5 * mu * (np.sum(U**2) - 2 * nuclear + np.sum(model.H**2))
+    return np.array([visits, static, unique])

@@ -1,0 +1,57 @@
+"""Where a fit begins. Chance lives in the model only; the patients' courses follow from it and the data."""
+
+import warnings
+
+import numpy as np
+from scipy import sparse
+
+from .model import unit_columns
+from .records import Array, Model, Shard
+
+NMF_ITERATIONS = 60
+NMF_PATIENTS = 20_000  # more patients than this do not make the start better, only slower
+
+
+def starting_model(
+    kind: str, shard: Shard, n_features: int, rank: int, normalize: bool, rng: np.random.Generator
+) -> Model:
+    """`nmf`: V from a quick NMF of visit-summed counts; `random`: V uniform; `uniform`: all of it, as in the paper."""
+    P = shard.static.shape[1]
+    if kind == "uniform":
+        H, V, F = rng.random((rank, rank)), rng.random((n_features, rank)), rng.random((P, rank))
+        return Model(unit_columns(H), unit_columns(V), F) if normalize else Model(H, V, F)
+    V = rng.random((n_features, rank)) if kind == "random" else nmf_definitions(shard, n_features, rank, rng)
+    # F = 0 lets the visits speak first and makes the fit blind to the scale of A.
+    return Model(np.eye(rank), unit_columns(V), np.zeros((P, rank)))
+
+
+def nmf_definitions(shard: Shard, n_features: int, rank: int, rng: np.random.Generator) -> Array:
+    from sklearn.decomposition import NMF
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    totals = visit_totals(shard, n_features, rng)
+    if totals.nnz == 0:
+        return rng.random((n_features, rank))
+    nmf = NMF(rank, init="random", max_iter=NMF_ITERATIONS, tol=1e-3, random_state=int(rng.integers(2**31)))
+    # One BLAS thread, so that the bits do not depend on how many there are.
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        nmf.fit(totals)
+    V = nmf.components_.T.copy()
+    dead = V.sum(axis=0) == 0
+    V[:, dead] = rng.random((n_features, int(dead.sum())))
+    return V
+
+
+def visit_totals(shard: Shard, n_features: int, rng: np.random.Generator) -> sparse.csr_array:
+    """Each patient's visits added up (noise that went below zero is clipped: this is a start, not the data)."""
+    bounds = shard.indptr[shard.offsets]
+    totals = sparse.csr_array((shard.data, shard.indices, bounds), shape=(len(bounds) - 1, n_features))
+    if totals.shape[0] > NMF_PATIENTS:
+        totals = totals[np.sort(rng.choice(totals.shape[0], NMF_PATIENTS, replace=False))]
+    totals = totals.astype(np.float64)
+    totals.sum_duplicates()
+    np.maximum(totals.data, 0.0, out=totals.data)
+    totals.eliminate_zeros()
+    return totals

@@ -1,0 +1,125 @@
+"""The patient step on the cores of this machine."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from phenotaste.core import cpu
+from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
+
+T = TypeVar("T")
+
+SUMS_BYTES = 64 * 2**20  # all blocks' sums together stay below this
+MOST_BLOCKS = 64
+
+
+def available_cores() -> int:
+    """The cores this process may use, fewer where OMP_NUM_THREADS says so (as joblib's workers are told)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit)) if limit.isdigit() and int(limit) > 0 else cores
+
+
+class Threads:
+    """Patients in blocks, blocks on threads, sums added in block order: the result does not depend on the threads.
+
+    The kernels release the interpreter lock, so plain threads are enough.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        weights: Weights,
+        rank: int,
+        *,
+        exact: bool = False,
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+        courses: Array | None = None,
+    ) -> None:
+        self.shard, self.weights, self.rank, self.exact = shard, weights, rank, exact
+        self.n_jobs = n_jobs or available_cores()
+        self.courses = np.zeros((int(shard.offsets[-1]), rank), dtype) if courses is None else courses
+        self.previous: Array | None = None  # the courses one step ago, once there has been a step
+
+    def start(self, model: Model) -> None:
+        definitions = cpu.define(model, self.weights.lam)
+        self._map(lambda first, last: cpu.start(self.shard, first, last, definitions, self.courses), model)
+
+    def start_uniform(self, rng: np.random.Generator) -> None:
+        """The paper's start: every entry of U uniform; patients without history stay at zero."""
+        rng.random(out=self.courses, dtype=self.courses.dtype)
+        self.courses[np.repeat(self.weights.mu == 0, np.diff(self.shard.offsets))] = 0.0
+
+    def step(self, model: Model, reach: float = 0.0) -> Sums:
+        """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
+        definitions = cpu.define(model, self.weights.lam)
+        if self.previous is None:
+            self.previous = np.empty_like(self.courses)
+
+        def work(first: int, last: int) -> Sums:
+            sums = Sums.zeros(len(model.V), len(model.F), self.rank)
+            cpu.step(
+                self.shard,
+                first,
+                last,
+                self.weights,
+                definitions,
+                self.courses,
+                self.previous,
+                reach,
+                self.exact,
+                sums,
+            )
+            return sums
+
+        total, *rest = self._map(work, model)
+        for part in rest:
+            total = total.plus(part)
+        return total
+
+    def undo(self) -> None:
+        self.courses, self.previous = self.previous, self.courses
+
+    def score(self, model: Model, W: Array | None = None) -> Scored:
+        """Scores and losses at the courses as they are; with W given, the losses at those scores."""
+        K = len(self.shard.offsets) - 1
+        solve, scores = W is None, np.empty((K, self.rank)) if W is None else np.array(W, np.float64)
+        loss = np.empty((K, 3))
+        definitions = cpu.define(model, self.weights.lam)
+        self._map(
+            lambda first, last: cpu.score(
+                self.shard, first, last, self.weights, definitions, self.courses, scores, solve, loss
+            ),
+            model,
+        )
+        return Scored(self.courses, scores, loss)
+
+    def project(self, model: Model, tol: float, max_iter: int) -> Scored:
+        """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
+        definitions = cpu.define(model, self.weights.lam)
+        self._map(
+            lambda first, last: cpu.project(
+                self.shard, first, last, self.weights, definitions, self.courses, self.exact, tol, max_iter
+            ),
+            model,
+        )
+        return self.score(model)
+
+    def _map(self, work: Callable[[int, int], T], model: Model) -> list[T]:
+        edges = self._edges(len(model.V) + len(model.F))
+        # One BLAS thread each: ours do the sharing, and the bits stay the same.
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self.n_jobs) as pool:
+            return list(pool.map(work, edges[:-1].tolist(), edges[1:].tolist()))
+
+    def _edges(self, n_columns: int) -> Array:
+        """Patients cut into blocks of about equal work; only the data decides where."""
+        blocks = SUMS_BYTES // (8 * self.rank * (n_columns + 3 * self.rank))
+        blocks = int(np.clip(blocks, 4, MOST_BLOCKS))
+        work = np.cumsum(np.diff(self.shard.offsets) + 4 * self.rank)
+        cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)
+        return np.unique(np.concatenate([[0], cuts, [len(work)]]))

@@ -1,0 +1,119 @@
+"""How good a fit is, and how alike two sets of phenotypes are.
+
+`rmse` and `objective` look at the fitted courses and scores when the cohort is the one the model was fitted on
+(the same patient ids and visits), and at projected ones otherwise.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from phenotaste.align import Columns, align
+from phenotaste.cohort import Cohort
+from phenotaste.core.cpu import cross_product_gaps
+from phenotaste.core.records import Model, Scored, Weights
+from phenotaste.engines.threads import Threads
+from phenotaste.errors import InputError
+
+
+def objective(model: Any, cohort: Cohort) -> float:
+    """The whole objective: ½‖X − USVᵀ‖² + λ_eff/2 ‖A − WFᵀ‖² + the uniqueness term."""
+    return float(losses(model, cohort).loss.sum())
+
+
+def rmse(model: Any, cohort: Cohort, static_weight: Literal["paper", "one"] = "paper") -> float:
+    """Root mean square error over all entries of X and A; A's weigh λ/2 as in the paper's text, or one."""
+    if static_weight not in ("paper", "one"):
+        raise InputError(f"static_weight is {static_weight!r}: choose 'paper' (λ/2) or 'one'.")
+    visits, static, _ = losses(model, cohort, lam=1.0).loss.sum(axis=0)
+    n_static = 0 if model.F_ is None else model.F_.shape[0]
+    entries = cohort.visits.shape[0] * model.V_.shape[0] + len(cohort) * n_static
+    weight = model.lam / 2 if static_weight == "paper" else 1.0
+    return float(np.sqrt((2 * visits + weight * 2 * static) / max(entries, 1)))
+
+
+def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
+    """Cross-product invariance: 1 − Σ‖U_kᵀU_k − HᵀH‖² / Σ‖HᵀH‖²; 1 is perfect.
+
+    Patients without history have no courses and are left out; `short="exclude"` also leaves out those with
+    fewer visits than phenotypes, for whom U_kᵀU_k cannot reach full rank.
+    """
+    if short not in ("include", "exclude"):
+        raise InputError(f"short is {short!r}: choose 'include' or 'exclude'.")
+    need_patients(model)
+    counted = ~model.empty_history_
+    if short == "exclude":
+        counted = counted & (np.diff(model.offsets_) >= model.H_.shape[0])
+    if not counted.any():
+        return float("nan")
+    HH = model.H_.T @ model.H_
+    gaps = np.empty(len(counted))
+    cross_product_gaps(model.offsets_, model.U_, HH, gaps)
+    return float(1 - gaps[counted].sum() / (counted.sum() * np.sum(HH**2)))
+
+
+def losses(model: Any, cohort: Cohort, lam: float | None = None) -> Scored:
+    """Each patient's three parts of the objective (static part with weight `lam`, else λ_eff)."""
+    F = np.zeros((0, model.H_.shape[0])) if model.F_ is None else model.F_
+    columns = Columns(
+        model.V_.shape[0], model.feature_names_in_, F.shape[0], getattr(model, "static_names_in_", None)
+    )
+    aligned = align(cohort, columns)
+    if is_fitted_on(model, cohort):
+        U, W, mu = model.U_, model.W_, model.mu_k_
+    else:
+        projected = model.project(cohort)
+        U, W, mu = projected.U, projected.W, projected.mu_k
+    weights = Weights(model.lam_eff_ if lam is None else lam, mu)
+    engine = Threads(aligned.shard, weights, U.shape[1], n_jobs=None, courses=np.ascontiguousarray(U))
+    return engine.score(Model(model.H_, model.V_, F), W)
+
+
+def is_fitted_on(model: Any, cohort: Cohort) -> bool:
+    return (
+        getattr(model, "U_", None) is not None
+        and np.array_equal(model.offsets_, cohort.offsets)
+        and np.array_equal(model.patient_ids_, cohort.patient_ids)
+    )
+
+
+def need_patients(model: Any) -> None:
+    if getattr(model, "U_", None) is None:
+        raise InputError(
+            "This model was saved without its patients: use model.project(cohort), "
+            "or save it with include_patients=True."
+        )
+
+
+def cosines(X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
+    """Cosine of every column of X with every column of Y; a zero column is like nothing."""
+    X, Y = np.asarray(X, np.float64), np.asarray(Y, np.float64)
+    if X.ndim != 2 or Y.ndim != 2 or X.shape[0] != Y.shape[0]:
+        raise InputError(
+            f"Factors of shapes {X.shape} and {Y.shape} cannot be compared: both need two dimensions and as many rows."
+        )
+    sizes = np.outer(np.linalg.norm(X, axis=0), np.linalg.norm(Y, axis=0))
+    return np.clip(np.divide(X.T @ Y, sizes, out=np.zeros_like(sizes), where=sizes > 0), -1.0, 1.0)
+
+
+def similarity(X: ArrayLike, Y: ArrayLike) -> float:
+    """The paper's Sim: mean over X's columns of the best cosine in Y (one of Y's may serve several times)."""
+    return float(cosines(X, Y).max(axis=1).mean())
+
+
+def matched_similarity(X: ArrayLike, Y: ArrayLike) -> float:
+    """Mean cosine under the best one-to-one matching of columns; columns left without a partner count zero."""
+    from scipy.optimize import linear_sum_assignment
+
+    C = cosines(X, Y)
+    rows, columns = linear_sum_assignment(-C)
+    return float(C[rows, columns].sum() / max(C.shape))
+
+
+def dissimilarity(V: ArrayLike, V2: ArrayLike) -> float:
+    """The stability metric of Wu et al. 2016 for two starts: 0 when each finds the other's phenotypes."""
+    C = cosines(V, V2)
+    if C.shape[0] != C.shape[1]:
+        raise InputError(f"Stability compares equal ranks, not {C.shape[0]} and {C.shape[1]}.")
+    return float((2 * len(C) - C.max(axis=1).sum() - C.max(axis=0).sum()) / (2 * len(C)))

@@ -1,0 +1,46 @@
+"""Phenotype definitions as tables people read."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def definitions(
+    V: NDArray[np.float64],
+    F: NDArray[np.float64] | None,
+    feature_names: NDArray[Any] | None,
+    static_names: NDArray[Any] | None,
+    *,
+    top: int | None = 10,
+    min_weight: float = 0.1,
+    scale: Literal["matrix", "column"] = "matrix",
+) -> "pd.DataFrame":
+    """One row for each feature of weight at least `min_weight`, `top` of each kind, heaviest first.
+
+    Weights are shares of the largest entry of the whole matrix, as in the paper's tables, or of each column.
+    """
+    import pandas as pd
+
+    if scale not in ("matrix", "column"):
+        raise InputError(f"scale is {scale!r}: choose 'matrix' (as in the paper) or 'column'.")
+    rows: list[tuple[int, str, str, float]] = []
+    kinds = [("temporal", V, feature_names), ("static", F, static_names)]
+    for r in range(V.shape[1]):
+        for kind, factor, names in kinds:
+            if factor is None or factor.size == 0:
+                continue
+            largest = factor.max() if scale == "matrix" else factor[:, r].max()
+            weight = factor[:, r] / largest if largest > 0 else factor[:, r]
+            heaviest = np.argsort(-weight, kind="stable")[:top]
+            rows += [
+                (r + 1, kind, str(j) if names is None else str(names[j]), float(weight[j]))
+                for j in heaviest
+                if weight[j] >= min_weight and weight[j] > 0
+            ]
+    return pd.DataFrame(rows, columns=["phenotype", "kind", "feature", "weight"])
