@@ -3,12 +3,11 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from phenotaste.cohort import Cohort
 from phenotaste.core.cpu import patient_norms
-from phenotaste.core.records import Shard
+from phenotaste.core.records import Array, Shard
 from phenotaste.errors import InputError
 
 
@@ -16,14 +15,14 @@ class Columns(NamedTuple):
     """The columns a model was fitted on; names are None where the data had none."""
 
     n_features: int
-    feature_names: NDArray[Any] | None
+    feature_names: Array | None
     n_static: int
-    static_names: NDArray[Any] | None
+    static_names: Array | None
 
 
 class Aligned(NamedTuple):
     shard: Shard
-    norms: NDArray[np.float64]  # ‖X_k‖² of every patient
+    norms: Array  # ‖X_k‖² of every patient
     unknown_features: int  # columns of the cohort that the model does not know, left out
     absent_features: int  # columns of the model that the cohort does not have, taken as zero
 
@@ -47,8 +46,8 @@ def align(cohort: Cohort, columns: Columns) -> Aligned:
 
 
 def positions(
-    mine: NDArray[Any] | None, theirs: NDArray[Any] | None, width: int, wanted: int, kind: str
-) -> tuple[NDArray[np.int64] | None, int]:
+    mine: Array | None, theirs: Array | None, width: int, wanted: int, kind: str
+) -> tuple[Array | None, int]:
     """For each of my columns its place among theirs (−1: unknown), or None when they are the same already."""
     if mine is None or theirs is None:
         if width != wanted:
@@ -64,7 +63,7 @@ def positions(
     return where, int(np.sum(where < 0))
 
 
-def move_columns(visits: sparse.csr_array, where: NDArray[np.int64], width: int) -> sparse.csr_array:
+def move_columns(visits: sparse.csr_array, where: Array, width: int) -> sparse.csr_array:
     column = where[visits.indices]
     keep = column >= 0
     before = np.concatenate([[0], np.cumsum(keep)])
@@ -75,9 +74,7 @@ def move_columns(visits: sparse.csr_array, where: NDArray[np.int64], width: int)
     return moved
 
 
-def align_static(
-    static: NDArray[np.float64] | None, names: NDArray[Any] | None, columns: Columns
-) -> NDArray[np.float64] | None:
+def align_static(static: Array | None, names: Array | None, columns: Columns) -> Array | None:
     if columns.n_static == 0:
         return None
     if static is None:
@@ -93,9 +90,7 @@ def align_static(
     return aligned
 
 
-def shard_of(
-    visits: sparse.csr_array, offsets: NDArray[np.int64], static: NDArray[np.float64] | None
-) -> Shard:
+def shard_of(visits: sparse.csr_array, offsets: Array, static: Array | None) -> Shard:
     """The arrays as the kernels take them, read-only so that they are compiled for one kind of array."""
     K = len(offsets) - 1
     A = np.zeros((K, 0)) if static is None else static
@@ -108,7 +103,7 @@ def shard_of(
     )
 
 
-def read_only(array: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+def read_only(array: Array, dtype: Any = None) -> Array:
     view = np.ascontiguousarray(array, dtype=dtype).view(np.ndarray)
     if view is array or view.base is not None:
         view = view[:]

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def definitions(
-    V: NDArray[np.float64],
-    F: NDArray[np.float64] | None,
+    V: NDArray[Any],
+    F: NDArray[Any] | None,
     feature_names: NDArray[Any] | None,
     static_names: NDArray[Any] | None,
     *,

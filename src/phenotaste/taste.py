@@ -6,24 +6,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from phenotaste import metrics, phenotypes, store
+from phenotaste import metrics, model_file, phenotypes
 from phenotaste.align import Aligned, Columns, align, columns_of
 from phenotaste.cohort import Cohort
 from phenotaste.core import loop
-from phenotaste.core.records import Model, Weights
+from phenotaste.core.records import Array, Model, Weights
 from phenotaste.core.start import starting_model
 from phenotaste.engines.threads import Threads
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Matrix = NDArray[np.float64]
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 1000
@@ -32,12 +29,12 @@ PROJECTION_ITERATIONS = 1000
 class Projection(NamedTuple):
     """Patients under a fitted model: U[offsets[k]:offsets[k+1]] are patient k's courses."""
 
-    W: Matrix
-    U: Matrix
-    offsets: NDArray[np.int64]
+    W: Array
+    U: Array
+    offsets: Array
     loss: float  # the whole objective of these patients
-    patient_loss: Matrix
-    mu_k: Matrix
+    patient_loss: Array
+    mu_k: Array
     unknown_features: int  # temporal features the model does not know, left out
     absent_features: int  # temporal features of the model that the cohort lacks, taken as zero
 
@@ -77,6 +74,7 @@ class TASTE(TransformerMixin, BaseEstimator):
     outcome_ : "converged", "max_iter", "stopped" or "not_finite".
     lam_eff_, mu_k_ : the weights in absolute terms, fixed at fit and used again for new patients.
     rmse_, cpi_, n_iter_, converged_, patient_ids_, feature_names_in_, static_names_in_, empty_history_.
+    n_patients_, n_visits_, n_short_ (fewer visits than phenotypes), n_empty_ (no history at all).
 
     Examples
     --------
@@ -157,11 +155,11 @@ class TASTE(TransformerMixin, BaseEstimator):
         self._keep(best, cohort, columns, aligned, lam, mu)
         return self
 
-    def transform(self, cohort: Cohort) -> Matrix:
+    def transform(self, cohort: Cohort) -> Array:
         """Scores of patients under the fitted definitions, each patient on its own."""
         return self._labelled(self.project(cohort).W, cohort)
 
-    def fit_transform(self, cohort: Cohort, y: Any = None) -> Matrix:
+    def fit_transform(self, cohort: Cohort, y: Any = None) -> Array:
         """Fit, and return the scores found on the way (`W_`)."""
         return self._labelled(self.fit(cohort).W_, cohort)
 
@@ -201,14 +199,44 @@ class TASTE(TransformerMixin, BaseEstimator):
             scale=scale,
         )
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+    def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
+        """Write the model as a folder; without `include_patients` nothing in it is about a single patient."""
+        check_is_fitted(self, "V_")
+        model_file.save(self, path, include_patients)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote; it scores exactly as it did before."""
+        settings, fitted = model_file.load(path)
+        try:
+            model = cls(**settings)
+        except TypeError as error:
+            raise InputError(
+                f"{path} has settings that this version does not know: upgrade phenotaste."
+            ) from error
+        model._check_settings()
+        for name, value in fitted.items():
+            setattr(model, name, value)
+        return model
+
+    def __getattr__(self, name: str) -> Any:
+        if name in model_file.PATIENTS and "V_" in self.__dict__:
+            raise AttributeError(
+                f"{name}: this model was saved without its patients; use project(cohort), "
+                "or save it with include_patients=True."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
         check_is_fitted(self, "V_")
         return np.array([f"phenotype_{r + 1}" for r in range(self.V_.shape[1])], dtype=object)
 
     def _check_settings(self) -> None:
         for name, allowed in self._choices.items():
             if getattr(self, name) not in allowed:
-                raise InputError(f"{name}={getattr(self, name)!r} is not known: choose one of {', '.join(allowed)}.")
+                raise InputError(
+                    f"{name}={getattr(self, name)!r} is not known: choose one of {', '.join(allowed)}."
+                )
         for name in ("rank", "n_init", "max_iter"):
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
@@ -220,7 +248,7 @@ class TASTE(TransformerMixin, BaseEstimator):
         if self.engine is not None:
             raise InputError("engine must be None: the patient step runs on this machine's threads.")
 
-    def _absolute_weights(self, aligned: Aligned) -> tuple[float, Matrix]:
+    def _absolute_weights(self, aligned: Aligned) -> tuple[float, Array]:
         """λ_eff and μ_k: relative weights are shares of the data's size."""
         self.lam_eff_ = float(self.lam)
         if self.weights == "relative":
@@ -228,7 +256,7 @@ class TASTE(TransformerMixin, BaseEstimator):
             self.lam_eff_ = self.lam * float(aligned.norms.sum()) / size if size > 0 else 0.0
         return self.lam_eff_, self._patient_weights(aligned.norms)
 
-    def _patient_weights(self, norms: Matrix) -> Matrix:
+    def _patient_weights(self, norms: Array) -> Array:
         if self.weights == "relative":
             return self.mu * norms / self.rank
         return np.where(norms > 0, float(self.mu), 0.0)
@@ -279,7 +307,7 @@ class TASTE(TransformerMixin, BaseEstimator):
         )
 
     def _keep(
-        self, best: loop.Fit, cohort: Cohort, columns: Columns, aligned: Aligned, lam: float, mu: Matrix
+        self, best: loop.Fit, cohort: Cohort, columns: Columns, aligned: Aligned, lam: float, mu: Array
     ) -> None:
         self.H_, self.V_, F = best.model
         self.F_ = F if columns.n_static else None
@@ -289,6 +317,9 @@ class TASTE(TransformerMixin, BaseEstimator):
         self.feature_names_in_, self.static_names_in_ = columns.feature_names, columns.static_names
         self.mu_k_ = mu
         self.empty_history_ = aligned.norms == 0
+        self.n_patients_, self.n_visits_ = len(cohort), int(cohort.offsets[-1])
+        self.n_empty_ = int(self.empty_history_.sum())
+        self.n_short_ = int(np.sum((np.diff(cohort.offsets) < self.rank) & ~self.empty_history_))
         self.loss_curve_ = np.array(best.losses)
         self.n_iter_ = len(best.losses)
         self.outcome_ = str(best.outcome)
@@ -296,7 +327,7 @@ class TASTE(TransformerMixin, BaseEstimator):
         self.rmse_ = metrics.rmse(self, cohort)
         self.cpi_ = metrics.cpi(self)
 
-    def _labelled(self, W: Matrix, cohort: Cohort) -> Any:
+    def _labelled(self, W: Array, cohort: Cohort) -> Any:
         """Scores as set_output asks for them; patient ids become the index of a pandas frame."""
         if _get_output_config("transform", self)["dense"] != "pandas":
             return W
@@ -308,5 +339,6 @@ class TASTE(TransformerMixin, BaseEstimator):
 def need_cohort(cohort: Any) -> None:
     if not isinstance(cohort, Cohort):
         raise InputError(
-            f"TASTE works on a Cohort, not on {type(cohort).__name__}: build one with Cohort(...) or Cohort.from_events(...)."
+            f"TASTE works on a Cohort, not on {type(cohort).__name__}: "
+            "build one with Cohort(...) or Cohort.from_events(...)."
         )

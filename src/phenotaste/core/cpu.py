@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from .nnls import descend, pivot
 from .polar import inverse_root, nuclear_norm
@@ -46,9 +45,9 @@ class Desk(NamedTuple):
     work: Array
     w: Array  # R
     b: Array
-    passive: NDArray[np.bool_]
+    passive: Array
     L: Array
-    kept: NDArray[np.int64]
+    kept: Array
 
 
 def define(model: Model, lam: float) -> Definitions:
@@ -173,7 +172,9 @@ def aim(model: Definitions, desk: Desk) -> None:
 
 
 @njit(cache=True, nogil=True)
-def solve_courses(U: Array, old: Array, B: Array, mu: float, exact: bool, model: Definitions, desk: Desk) -> None:
+def solve_courses(
+    U: Array, old: Array, B: Array, mu: float, exact: bool, model: Definitions, desk: Desk
+) -> None:
     """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ·old·T."""
     visits, R = U.shape
     slopes = desk.slopes[:visits]
@@ -294,9 +295,7 @@ def step(
     desk = new_desk(longest_history(shard, first, last), model.V.shape[1])
     for k in range(first, last):
         mu, begin, end = weights.mu[k], shard.offsets[k], shard.offsets[k + 1]
-        norm = advance(
-            shard, k, mu, model, courses[begin:end], previous[begin:end], reach, exact, desk
-        )
+        norm = advance(shard, k, mu, model, courses[begin:end], previous[begin:end], reach, exact, desk)
         add(shard, k, mu, norm, desk, sums)
 
 
@@ -339,7 +338,9 @@ def residual(shard: Shard, k: int, V: Array, U: Array, w: Array) -> float:
 
 
 @njit(cache=True, nogil=True)
-def loss_of_visits(shard: Shard, k: int, norm: float, model: Definitions, U: Array, B: Array, desk: Desk) -> float:
+def loss_of_visits(
+    shard: Shard, k: int, norm: float, model: Definitions, U: Array, B: Array, desk: Desk
+) -> float:
     """‖X‖² − 2 wᵀ colsum(U∘B) + wᵀ((UᵀU)∘VᵀV)w, or the residual itself where that cancels."""
     w = desk.w
     total = norm
@@ -438,7 +439,16 @@ def project(
         begin, end = shard.offsets[k], shard.offsets[k + 1]
         begin_patient(shard, k, model, courses, desk)
         settle(
-            shard, k, weights.mu[k], model, courses[begin:end], previous[: end - begin], exact, tol, max_iter, desk
+            shard,
+            k,
+            weights.mu[k],
+            model,
+            courses[begin:end],
+            previous[: end - begin],
+            exact,
+            tol,
+            max_iter,
+            desk,
         )
 
 

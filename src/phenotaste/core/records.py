@@ -1,20 +1,20 @@
 """The records that the patient step and the model step hand to each other."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.floating]
+Array = NDArray[Any]
 
 
 class Shard(NamedTuple):
     """The data of some patients: their visits as CSR rows in order, and their static rows."""
 
     data: Array  # non-zero values of X
-    indices: NDArray[np.int32]  # their columns
-    indptr: NDArray[np.int64]  # first non-zero of each visit
-    offsets: NDArray[np.int64]  # first visit of each patient, and the number of visits
+    indices: Array  # their columns
+    indptr: Array  # first non-zero of each visit
+    offsets: Array  # first visit of each patient, and the number of visits
     static: Array  # A: patients × P, with P = 0 where there are no static features
 
 

@@ -38,7 +38,7 @@ def nnls_from_gram(G: Array, b: Array) -> Array:
 
 def solve_scores(X: Array, a: Array, U: Array, model: Model, lam: float) -> Array:
     """w minimises ½‖X − U diag(w) Vᵀ‖² + λ/2 ‖a − F w‖² over w ≥ 0."""
-    H, V, F = model
+    _, V, F = model
     gram = (U.T @ U) * (V.T @ V) + lam * F.T @ F
     return nnls_from_gram(gram, np.sum(U * (X @ V), axis=0) + lam * F.T @ a)
 

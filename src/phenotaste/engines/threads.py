@@ -60,6 +60,7 @@ class Threads:
         definitions = cpu.define(model, self.weights.lam)
         if self.previous is None:
             self.previous = np.empty_like(self.courses)
+        previous = self.previous
 
         def work(first: int, last: int) -> Sums:
             sums = Sums.zeros(len(model.V), len(model.F), self.rank)
@@ -70,7 +71,7 @@ class Threads:
                 self.weights,
                 definitions,
                 self.courses,
-                self.previous,
+                previous,
                 reach,
                 self.exact,
                 sums,
@@ -83,6 +84,8 @@ class Threads:
         return total
 
     def undo(self) -> None:
+        """Back to the courses before the last step."""
+        assert self.previous is not None
         self.courses, self.previous = self.previous, self.courses
 
     def score(self, model: Model, W: Array | None = None) -> Scored:

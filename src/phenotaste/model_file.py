@@ -1,0 +1,93 @@
+"""Fitted TASTE models on disk: definitions in one file, and in another, only if asked for, the patients."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from phenotaste import store
+from phenotaste.errors import InputError
+
+KIND = "taste-model"
+FIGURES = (
+    "lam_eff_",
+    "n_features_in_",
+    "n_iter_",
+    "converged_",
+    "outcome_",
+    "rmse_",
+    "cpi_",
+    "n_patients_",
+    "n_visits_",
+    "n_short_",
+    "n_empty_",
+)
+NAMES = ("feature_names_in_", "static_names_in_")
+PATIENTS = ("W_", "U_", "offsets_", "patient_ids_", "mu_k_", "empty_history_")
+NOT_KEPT = ("callback", "engine", "n_jobs", "verbose")  # they belong to a session, not to a model
+
+
+def save(model: Any, path: str | os.PathLike[str], include_patients: bool) -> None:
+    arrays = {name: getattr(model, name) for name in ("H_", "V_", "F_", "loss_curve_", *NAMES)}
+    files = {"model": {name: array for name, array in arrays.items() if array is not None}}
+    if include_patients:
+        files["patients"] = {name: getattr(model, name) for name in PATIENTS}
+    settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_KEPT}
+    if not isinstance(settings["random_state"], int):
+        settings["random_state"] = None
+    figures = {name: plain(getattr(model, name)) for name in FIGURES}
+    store.write(path, KIND, files, {"settings": settings, "figures": figures})
+
+
+def plain(value: Any) -> Any:
+    """A number, text or None as JSON has it; not-a-number becomes None."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def load(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings and the fitted attributes of a saved model, checked to belong together."""
+    files, meta = store.read(path, KIND, mmap=False)
+    try:
+        settings, figures = dict(meta["settings"]), dict(meta["figures"])
+        fitted: dict[str, Any] = {name: figures[name] for name in FIGURES}
+        fitted |= {name: files["model"].get(name) for name in ("H_", "V_", "F_", "loss_curve_", *NAMES)}
+        if "patients" in files:
+            fitted |= {name: files["patients"][name] for name in PATIENTS}
+        fits_together(settings, fitted)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path} is not a complete TASTE model: save it again from where it was fitted."
+        ) from error
+    for name in ("rmse_", "cpi_"):
+        fitted[name] = float("nan") if fitted[name] is None else fitted[name]
+    return settings, fitted
+
+
+def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
+    """Raise ValueError where shapes or values could not have come from a fit: kernels index by them."""
+    H, V, F = fitted["H_"], fitted["V_"], fitted["F_"]
+    R = settings["rank"]
+    expected = [
+        (H, (R, R)),
+        (V, (fitted["n_features_in_"], R)),
+        (F, (None if F is None else len(F), R)),
+        (fitted["feature_names_in_"], (len(V),)),
+        (fitted["static_names_in_"], (0 if F is None else len(F),)),
+        (fitted["loss_curve_"], (fitted["n_iter_"],)),
+    ]
+    if "W_" in fitted:
+        K, visits = len(fitted["W_"]), len(fitted["U_"])
+        offsets = fitted["offsets_"]
+        expected += [(fitted["W_"], (K, R)), (fitted["U_"], (visits, R)), (offsets, (K + 1,))]
+        expected += [(fitted[name], (K,)) for name in ("patient_ids_", "mu_k_", "empty_history_")]
+        if offsets[0] != 0 or offsets[-1] != visits or np.any(np.diff(offsets) < 0):
+            raise ValueError("offsets")
+    for array, shape in expected:
+        if array is not None and array.shape != shape:
+            raise ValueError("shapes")
+    for factor in (H, V, F):
+        if factor is not None and (factor.dtype != np.float64 or not np.isfinite(factor).all()):
+            raise ValueError("values")
+    if V.min() < 0 or (F is not None and F.min() < 0) or not 0 <= fitted["lam_eff_"] < np.inf:
+        raise ValueError("signs")
