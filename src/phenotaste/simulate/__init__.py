@@ -1,0 +1,8 @@
+"""Cohorts with a known truth: the paper's recovery study, its heart-failure phenotypes, and its CMS shape."""
+
+from phenotaste.simulate._common import Truth
+from phenotaste.simulate._ehr import ehr
+from phenotaste.simulate._heart_failure import heart_failure
+from phenotaste.simulate._recovery import recovery
+
+__all__ = ["Truth", "ehr", "heart_failure", "recovery"]

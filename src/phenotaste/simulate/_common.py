@@ -1,0 +1,82 @@
+"""What the simulators share: the truth they return and the checks of their arguments."""
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phenotaste.errors import InputError
+
+Array = NDArray[np.floating]
+RandomState = int | np.random.Generator | None
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The factors a cohort was made from; None where a simulator has no such factor.
+
+    V: J × R, F: P × R, W: K × R, H: R × R, U: n_visits × R (the courses of all patients, stacked as the
+    visits are), labels: K.
+    """
+
+    V: Array
+    F: Array
+    W: Array
+    labels: NDArray[np.integer] | None = None
+    H: Array | None = None
+    U: Array | None = None
+
+
+def generator(random_state: RandomState) -> np.random.Generator:
+    """The random generator that `random_state` stands for."""
+    is_seed = isinstance(random_state, Integral) and not isinstance(random_state, bool) and random_state >= 0
+    if random_state is None or is_seed or isinstance(random_state, np.random.Generator):
+        return np.random.default_rng(random_state)
+    raise InputError("random_state must be None, an integer >= 0 or a numpy Generator.")
+
+
+def check_count(name: str, value: int, at_least: int = 1) -> None:
+    """Refuse a size that is not a whole number, or is too small."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
+        raise InputError(f"{name} must be a whole number >= {at_least}.")
+
+
+def check_between(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside [low, high], NaN included."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
+        raise InputError(f"{name} must be a number between {low:g} and {high:g}.")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is none of the choices."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}.")
+
+
+def shares(scores: Array) -> Array:
+    """Each row divided by its sum; a row of zeros stays zeros."""
+    total = scores.sum(axis=1, keepdims=True)
+    return np.divide(scores, total, out=np.zeros_like(scores), where=total > 0)
+
+
+def static_scale(scores: Array) -> float:
+    """The s for which s·W Pᵀ is nearest to shares(W) Pᵀ: static facts follow shares, the model knows scores."""
+    total = scores.sum(axis=1)
+    return float(total.sum() / (total @ total)) if total.any() else 1.0
+
+
+def draw_labels(logit: Array, prevalence: float, rng: np.random.Generator) -> NDArray[np.int8]:
+    """0/1 labels of the logistic model whose intercept makes `prevalence` the expected share of cases."""
+    low, high = -40.0 - logit.max(), 40.0 - logit.min()
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _sigmoid(logit + middle).mean() < prevalence:
+            low = middle
+        else:
+            high = middle
+    return (rng.random(logit.size) < _sigmoid(logit + low)).astype(np.int8)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))

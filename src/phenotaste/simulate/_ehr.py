@@ -1,0 +1,298 @@
+"""Made-up health records of any size in the shape of the paper's CMS set: sparse visits, static facts, labels."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy import sparse
+
+from phenotaste.cohort import Cohort
+from phenotaste.errors import InputError
+from phenotaste.simulate._common import (
+    Array,
+    RandomState,
+    Truth,
+    check_between,
+    check_count,
+    draw_labels,
+    generator,
+    shares,
+    static_scale,
+)
+
+CHUNK = 4096  # patients drawn from one random stream; a constant, so that it cannot change the result
+MIN_VISITS = 5
+MOST_VISITS_PER_MEAN = 4
+WINDOW_DAYS = 3 * 365
+ACTIVE_CHANCES = (0.97, 0.5, 0.2)  # of a first, second and third phenotype
+BACKGROUND_ACTIVITY = 0.15  # codes of no phenotype, beside activities of up to 1
+COUNT_CHANCES = (0.85, 0.12, 0.03)  # of a code being there once, twice, three times
+MEAN_COUNT = sum(count * chance for count, chance in enumerate(COUNT_CHANCES, start=1))
+CASE_SHARE = 0.1
+CORE_CODES = 10
+MOST_REDRAWS = 30  # then a visit has nearly used up the codes its phenotypes offer
+
+
+class Plan(NamedTuple):
+    """What all patients share: cumulative code chances of each phenotype and, last, of the background."""
+
+    V: Array  # J × R, columns sum to 1
+    F: Array  # P × R, chances of the static facts
+    cumulative: Array  # (R + 1) × J
+    risk: Array  # R
+
+
+class Records(NamedTuple):
+    """The arrays being filled, at their full size from the start."""
+
+    data: NDArray[np.float32]
+    indices: NDArray[np.integer]
+    indptr: NDArray[np.integer]
+    offsets: NDArray[np.int64]
+    times: NDArray[np.int32]
+    static: NDArray[np.float32]
+    W: Array
+
+
+def ehr(
+    n_patients: int,
+    n_features: int = 284,
+    n_static: int = 30,
+    mean_visits: float = 50,
+    codes_per_visit: float = 4.5,
+    rank: int = 10,
+    separation: float = 1.0,
+    random_state: RandomState = 0,
+) -> tuple[Cohort, Truth]:
+    """Health records with `rank` planted phenotypes, in the paper's CMS shape by default.
+
+    Visits are 5 to four times `mean_visits` a patient, skewed. Most patients have one to three phenotypes, which
+    rise, fall, come in an episode or stay; each visit draws its codes, all different, from the phenotypes
+    active at that time and from a background. Codes count 1 to 3, static facts are 0 or 1.
+
+    separation: 1 gives every phenotype codes of its own, 0 makes all phenotypes the same.
+
+    The truth is in the scale of a fitted model: columns of V have unit norm and W carries the scale, so that
+    W_kr is the norm of the expected codes from phenotype r over the visits of patient k. Drawing codes of a
+    visit without repeats makes that a close approximation. There is no truth.U: at a million patients it
+    would be larger than the data.
+
+    >>> from phenotaste import simulate
+    >>> cohort, truth = simulate.ehr(20, random_state=1)
+    >>> cohort.shape, cohort.static.shape, truth.W.shape
+    ((20, 284), (20, 30), (20, 10))
+    """
+    _check(n_patients, n_features, n_static, mean_visits, codes_per_visit, rank, separation)
+    rng = generator(random_state)
+    plan = _draw_plan(n_features, n_static, rank, separation, rng)
+    n_visits = _draw_visit_counts(n_patients, mean_visits, rng)
+    streams = [np.random.default_rng(seed) for seed in rng.integers(2**63, size=-(-n_patients // CHUNK))]
+    records = _lay_out(n_visits, n_features, n_static, codes_per_visit, rank, streams)
+    for chunk, stream in enumerate(streams):
+        first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, n_patients)
+        _fill_chunk(first, last, plan, records, stream)
+    labels = draw_labels(shares(records.W) @ plan.risk, CASE_SHARE, rng)
+    cohort = Cohort(
+        sparse.csr_array((records.data, records.indices, records.indptr), (len(records.times), n_features)),
+        records.offsets,
+        records.static,
+        visit_times=records.times,
+        feature_names=_numbered("code", n_features, 3),
+        static_names=_numbered("static", n_static, 2),
+        labels=labels,
+    )
+    V = plan.V / np.linalg.norm(plan.V, axis=0)
+    return cohort, Truth(V=V, F=plan.F * static_scale(records.W), W=records.W, labels=labels)
+
+
+def _check(
+    n_patients: int,
+    n_features: int,
+    n_static: int,
+    mean_visits: float,
+    codes_per_visit: float,
+    rank: int,
+    separation: float,
+) -> None:
+    for name, value in {"n_patients": n_patients, "n_static": n_static, "rank": rank}.items():
+        check_count(name, value)
+    check_count("n_features", n_features, at_least=2)
+    if n_features < rank:
+        raise InputError(
+            "n_features must be at least rank, or the phenotypes cannot have codes of their own."
+        )
+    check_between("mean_visits", mean_visits, MIN_VISITS, 10_000)
+    check_between("codes_per_visit", codes_per_visit, 1, n_features / 2)
+    check_between("separation", separation, 0, 1)
+
+
+def _draw_plan(
+    n_features: int, n_static: int, rank: int, separation: float, rng: np.random.Generator
+) -> Plan:
+    own = np.zeros((n_features, rank))
+    for r, codes in enumerate(np.array_split(rng.permutation(n_features), rank)):
+        own[codes, r] = _signature(codes.size)
+    V = separation * own + (1 - separation) * own.mean(axis=1, keepdims=True)
+    typical = rng.random((n_static, rank)) < 0.25
+    levels = np.where(typical, rng.uniform(0.6, 0.9, typical.shape), rng.uniform(0.05, 0.25, typical.shape))
+    F = separation * levels + (1 - separation) * levels.mean(axis=1, keepdims=True)
+    background = rng.permutation(_zipf(n_features))
+    cumulative = np.cumsum(np.column_stack([V, background]).T, axis=1)
+    return Plan(V, F, cumulative / cumulative[:, -1:], rng.normal(0.0, 1.5, rank))
+
+
+def _signature(n_codes: int) -> Array:
+    """A phenotype is told by some ten codes; any others of its codes share a tenth of its chances."""
+    core = np.linspace(1.0, 0.3, min(n_codes, CORE_CODES))
+    n_tail = n_codes - core.size
+    if n_tail == 0:
+        return core / core.sum()
+    return np.concatenate([0.9 * core / core.sum(), np.full(n_tail, 0.1 / n_tail)])
+
+
+def _zipf(n_codes: int) -> Array:
+    weights = 1.0 / (np.arange(n_codes) + 8.0)
+    return weights / weights.sum()
+
+
+def _draw_visit_counts(n_patients: int, mean_visits: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    more = rng.negative_binomial(2, 2 / (2 + mean_visits - MIN_VISITS), n_patients)
+    return np.minimum(MIN_VISITS + more, round(MOST_VISITS_PER_MEAN * mean_visits))
+
+
+def _lay_out(
+    n_visits: NDArray[np.int64],
+    n_features: int,
+    n_static: int,
+    codes_per_visit: float,
+    rank: int,
+    streams: list[np.random.Generator],
+) -> Records:
+    """Draw how many codes each visit has, which fixes every size, and allocate once."""
+    n_patients = len(n_visits)
+    offsets = np.concatenate([[0], np.cumsum(n_visits)])
+    indptr = np.zeros(offsets[-1] + 1, np.int64)
+    for chunk, stream in enumerate(streams):
+        first, last = offsets[chunk * CHUNK], offsets[min((chunk + 1) * CHUNK, n_patients)]
+        n_codes = 1 + stream.poisson(codes_per_visit - 1, last - first)
+        indptr[first + 1 : last + 1] = np.minimum(n_codes, n_features)
+    np.cumsum(indptr, out=indptr)
+    width = np.int32 if indptr[-1] <= np.iinfo(np.int32).max else np.int64
+    return Records(
+        np.empty(indptr[-1], np.float32),
+        np.empty(indptr[-1], width),
+        indptr.astype(width),
+        offsets,
+        np.empty(offsets[-1], np.int32),
+        np.empty((n_patients, n_static), np.float32),
+        np.empty((n_patients, rank)),
+    )
+
+
+def _fill_chunk(first: int, last: int, plan: Plan, records: Records, rng: np.random.Generator) -> None:
+    rank = plan.V.shape[1]
+    strength = _draw_memberships(last - first, rank, rng)
+    kind = rng.integers(4, size=strength.shape)
+    peak = rng.random(strength.shape)
+    _draw_visits(rng, first, strength, kind, peak, plan.cumulative, records)
+    W = records.W[first:last]
+    W *= MEAN_COUNT * np.linalg.norm(plan.V, axis=0)
+    share = shares(W)
+    chances = np.where(share.any(axis=1, keepdims=True), share @ plan.F.T, plan.F.mean(axis=1))
+    records.static[first:last] = rng.random(chances.shape) < chances
+
+
+def _draw_memberships(n_patients: int, rank: int, rng: np.random.Generator) -> Array:
+    """Up to three phenotypes a patient, with strengths; the others are zero."""
+    order = rng.random((n_patients, rank)).argsort(axis=1)[:, : len(ACTIVE_CHANCES)]
+    has = rng.random(order.shape) < np.array(ACTIVE_CHANCES[:rank])
+    strength = np.zeros((n_patients, rank))
+    np.put_along_axis(strength, order, has * rng.uniform(0.3, 1.0, order.shape), axis=1)
+    return strength
+
+
+@njit(cache=True, nogil=True)
+def _draw_visits(
+    rng: np.random.Generator,
+    first: int,
+    strength: Array,
+    kind: NDArray[np.int64],
+    peak: Array,
+    cumulative: Array,
+    records: Records,
+) -> None:
+    """Fill the visits of the patients from `first` on; leaves the norms of the expected codes in W."""
+    activity = np.zeros(strength.shape[1])
+    for p in range(len(strength)):
+        start, stop = records.offsets[first + p], records.offsets[first + p + 1]
+        gap = max(0.0, WINDOW_DAYS / (stop - start) - 1.0)
+        active = np.flatnonzero(strength[p])
+        norms = records.W[first + p]
+        norms[:] = 0.0
+        day = 0
+        for i in range(start, stop):
+            day += 1 + int(rng.standard_exponential() * gap)
+            records.times[i] = day
+            time = (i - start + 0.5) / (stop - start)
+            for r in active:
+                activity[r] = strength[p, r] * _course(kind[p, r], peak[p, r], time)
+            begin, end = records.indptr[i], records.indptr[i + 1]
+            _draw_codes(rng, activity, cumulative, records.indices[begin:end])
+            for n in range(begin, end):
+                records.data[n] = _draw_count(rng)
+            norms += ((end - begin) * activity / (activity.sum() + BACKGROUND_ACTIVITY)) ** 2
+        norms[:] = np.sqrt(norms)
+        activity[:] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def _course(kind: int, peak: float, time: float) -> float:
+    """Rising, falling, an episode, or steady."""
+    if kind == 0:
+        return 0.1 + 0.9 * time
+    if kind == 1:
+        return 1.0 - 0.9 * time
+    if kind == 2:
+        return 0.05 + 0.95 * np.exp(-0.5 * ((time - peak) / 0.15) ** 2)
+    return 0.6
+
+
+@njit(cache=True, nogil=True)
+def _draw_codes(
+    rng: np.random.Generator, activity: Array, cumulative: Array, codes: NDArray[np.integer]
+) -> None:
+    """Fill `codes` with different codes in rising order; a code drawn twice is drawn again."""
+    rank = len(activity)
+    total = activity.sum() + BACKGROUND_ACTIVITY
+    for filled in range(len(codes)):
+        place, code = 0, 0
+        for _ in range(MOST_REDRAWS):
+            r, left = 0, rng.random() * total
+            while r < rank and left >= activity[r]:
+                left -= activity[r]
+                r += 1
+            code = int(np.searchsorted(cumulative[r], rng.random(), side="right"))
+            place = int(np.searchsorted(codes[:filled], code))
+            if place == filled or codes[place] != code:
+                break
+        else:  # the active phenotypes have next to no codes left to give: take the first free one
+            place = 0
+            while place < filled and codes[place] == place:
+                place += 1
+            code = place
+        for n in range(filled, place, -1):
+            codes[n] = codes[n - 1]
+        codes[place] = code
+
+
+@njit(cache=True, nogil=True)
+def _draw_count(rng: np.random.Generator) -> int:
+    u = rng.random()
+    if u < COUNT_CHANCES[0]:
+        return 1
+    return 2 if u < COUNT_CHANCES[0] + COUNT_CHANCES[1] else 3
+
+
+def _numbered(word: str, n: int, digits: int) -> list[str]:
+    return [f"{word}_{i:0{digits}d}" for i in range(1, n + 1)]
