@@ -10,12 +10,12 @@ import numpy as np
 from numba import njit
 
 from .nnls import descend, pivot
-from .polar import inverse_root, nuclear_norm
+from .polar import inverse_root, nuclear_norm, short_polar
 from .records import Array, Model, Shard, Sums, Weights
 
 SWEEPS = 2  # coordinate-descent sweeps over a visit's row of U in one patient step
-TINY = 1e-24  # a Gram diagonal below this share of the largest is zero: that coordinate is left alone
 FIRST_REACH, REACH_GROWTH, LONGEST_REACH = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
+FLAT = 1e-6  # a cosine that vanishes at every visit (r = 2·visits) is replaced by a constant
 CANCELLED = 1e-3  # below this share of ‖X‖² the expanded loss has lost digits: take the residual itself
 
 
@@ -39,6 +39,8 @@ class Desk(NamedTuple):
     slopes: Array
     G: Array  # UᵀU, R × R
     gram: Array
+    Q: Array  # visits × R, for short histories only
+    pull: Array  # Q H, for short histories only
     polar: Array  # C^(-1/2)
     polar_H: Array  # C^(-1/2) H
     target: Array  # T = Hᵀ C^(-1/2) H, so that Q H = U T
@@ -64,6 +66,8 @@ def new_desk(visits: int, R: int) -> Desk:
         np.empty((visits, R)),
         np.empty((R, R)),
         np.empty((R, R)),
+        np.empty((min(visits, R), R)),
+        np.empty((min(visits, R), R)),
         np.empty((R, R)),
         np.empty((R, R)),
         np.empty((R, R)),
@@ -123,22 +127,12 @@ def start_courses(B: Array, U: Array) -> None:
         norm = 0.0
         for i in range(visits):
             share = max(B[i, r], 0.0) / norm_b if norm_b > 0.0 else 0.0
-            wave = (1.0 + np.cos(np.pi * r * (i + 0.5) / visits)) / norm_e if norm_e > 0.0 else 1.0
+            wave = (1.0 + np.cos(np.pi * r * (i + 0.5) / visits)) / norm_e if norm_e > FLAT else visits**-0.5
             U[i, r] = 0.9 * share + 0.1 * wave
             norm += U[i, r] ** 2
         norm = np.sqrt(norm)
         for i in range(visits):
             U[i, r] /= norm
-
-
-@njit(cache=True, nogil=True)
-def drop_tiny(gram: Array) -> None:
-    top = 0.0
-    for r in range(gram.shape[0]):
-        top = max(top, gram[r, r])
-    for r in range(gram.shape[0]):
-        if gram[r, r] <= TINY * top:
-            gram[r, r] = 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -157,35 +151,68 @@ def solve_scores(U: Array, B: Array, a: Array, model: Definitions, desk: Desk) -
         desk.passive[r] = desk.b[r] > 0.0
         for s in range(R):
             desk.gram[r, s] = desk.G[r, s] * model.VV[r, s] + model.FF[r, s]
-    drop_tiny(desk.gram)
     pivot(desk.gram, desk.b, desk.w, desk.passive, desk.L, desk.kept)
 
 
 @njit(cache=True, nogil=True)
-def aim(model: Definitions, desk: Desk) -> None:
-    """The polar factor of U Hᵀ through C = H G Hᵀ: C^(-1/2), C^(-1/2) H and T = Hᵀ C^(-1/2) H."""
-    np.dot(model.H, desk.G, desk.work)
-    np.dot(desk.work, model.H.T, desk.target)
-    inverse_root(desk.target, desk.polar)
-    np.dot(desk.polar, model.H, desk.polar_H)
-    np.dot(model.H.T, desk.polar_H, desk.target)
+def is_short(U: Array) -> bool:
+    """Fewer visits than phenotypes: Q is then smaller than C^(-1/2), and better had as it is."""
+    return U.shape[0] < U.shape[1]
+
+
+@njit(cache=True, nogil=True)
+def aim(U: Array, mu: float, model: Definitions, desk: Desk) -> None:
+    """Where the uniqueness term pulls U: Q H of a short history, else T = Hᵀ C^(-1/2) H so that Q H = U T."""
+    if is_short(U):
+        Q = desk.Q[: U.shape[0]]
+        if mu > 0.0:
+            short_polar(U, model.H, Q)
+        else:
+            Q[:] = 0.0
+        np.dot(Q, model.H, desk.pull[: U.shape[0]])
+    elif mu > 0.0:
+        np.dot(model.H, desk.G, desk.work)
+        np.dot(desk.work, model.H.T, desk.target)
+        inverse_root(desk.target, desk.polar)
+        np.dot(desk.polar, model.H, desk.polar_H)
+        np.dot(model.H.T, desk.polar_H, desk.target)
+    else:
+        desk.polar_H[:] = 0.0
+        desk.target[:] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def cross_products(old: Array, U: Array, desk: Desk) -> None:
+    """G = UᵀU, and QᵀU into `gram`, with the Q that `aim` found for the old U."""
+    np.dot(U.T, U, desk.G)
+    if is_short(U):
+        np.dot(desk.Q[: U.shape[0]].T, U, desk.gram)
+    else:
+        np.dot(old.T, U, desk.work)
+        np.dot(desk.polar_H, desk.work, desk.gram)  # QᵀU = C^(-1/2) H (U_oldᵀ U_new)
 
 
 @njit(cache=True, nogil=True)
 def solve_courses(
     U: Array, old: Array, B: Array, mu: float, exact: bool, model: Definitions, desk: Desk
 ) -> None:
-    """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ·old·T."""
+    """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H."""
     visits, R = U.shape
     slopes = desk.slopes[:visits]
+    short = is_short(U)
     for r in range(R):
         for s in range(R):
             desk.gram[r, s] = desk.w[r] * desk.w[s] * model.VV[r, s]
-            desk.work[r, s] = desk.gram[r, s] - mu * desk.target[r, s]
+            desk.work[r, s] = desk.gram[r, s]
+            if not short:
+                desk.work[r, s] -= mu * desk.target[r, s]
         desk.gram[r, r] += mu
         desk.work[r, r] += mu
-    drop_tiny(desk.gram)
-    np.dot(old, desk.work, slopes)  # U(D − μT) − B∘w: the gradient at the old U in one product
+    np.dot(
+        old, desk.work, slopes
+    )  # with −μT in it this is U D − μ Q H, the gradient but for B∘w, in one product
+    if short:
+        slopes -= mu * desk.pull[:visits]
     for i in range(visits):
         for r in range(R):
             slopes[i, r] -= B[i, r] * desk.w[r]
@@ -217,7 +244,7 @@ def advance(
     """One patient step: w, then Q, then U; `courses` gets the new U and `previous` the one before.
 
     With `reach` the step sets out from max(0, U + reach·(U − previous)). Returns ‖X_k‖², and leaves U, old, B, w
-    and C^(-1/2)H on the desk, so that the addends can be taken from there.
+    and what Q needs on the desk, so that the addends can be taken from there.
     """
     visits, R = courses.shape
     U, old, B = desk.U[:visits], desk.old[:visits], desk.B[:visits]
@@ -232,14 +259,9 @@ def advance(
     if norm == 0.0:  # no history: scores from the static features alone
         U[:] = 0.0
     else:
-        if mu > 0.0:
-            aim(model, desk)
-        else:
-            desk.target[:] = 0.0
         U[:] = old
+        aim(old, mu, model, desk)
         solve_courses(U, old, B, mu, exact, model, desk)
-    if norm == 0.0 or mu == 0.0:
-        desk.polar_H[:] = 0.0
     courses[:] = U
     U[:] = courses  # what was stored, also when it is stored in float32
     return norm
@@ -252,16 +274,15 @@ def add(shard: Shard, k: int, mu: float, norm: float, desk: Desk, sums: Sums) ->
     visits = shard.offsets[k + 1] - first
     R = desk.w.size
     w, U, a = desk.w, desk.U[:visits], shard.static[k]
-    np.dot(U.T, U, desk.G)
-    np.dot(desk.old[:visits].T, U, desk.work)
-    np.dot(desk.polar_H, desk.work, desk.gram)  # QᵀU = C^(-1/2) H (U_oldᵀ U_new)
+    cross_products(desk.old[:visits], U, desk)
     for r in range(R):
         sums.scalars[3] += mu * desk.G[r, r]
         for s in range(R):
             ww = w[r] * w[s]
             sums.WW[r, s] += ww
             sums.UU[r, s] += ww * desk.G[r, s]
-            sums.QU[r, s] += mu * desk.gram[r, s]
+            if mu > 0.0:  # else there is no Q, and `gram` holds nothing
+                sums.QU[r, s] += mu * desk.gram[r, s]
     for i in range(visits):
         for n in range(shard.indptr[first + i], shard.indptr[first + i + 1]):
             value = np.float64(shard.data[n])
@@ -490,9 +511,7 @@ def loss_after(shard: Shard, k: int, mu: float, norm: float, model: Definitions,
     """A patient's whole loss from what `advance` left on the desk: the new U with the w and Q it was solved for."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
     U, a, w = desk.U[:visits], shard.static[k], desk.w
-    np.dot(U.T, U, desk.G)
-    np.dot(desk.old[:visits].T, U, desk.work)
-    np.dot(desk.polar_H, desk.work, desk.gram)
+    cross_products(desk.old[:visits], U, desk)
     total = norm
     for r in range(w.size):
         total += mu * desk.G[r, r]

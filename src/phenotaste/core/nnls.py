@@ -11,7 +11,10 @@ from .records import Array
 
 FULL_EXCHANGES = 3  # how many block exchanges may fail to help before single ones take over
 DEPENDENT = 1e-13  # a pivot this small, relative to its diagonal, marks a linearly dependent column
-NEGATIVE = 1e-12  # an entry counts as negative below this share of the terms it was summed from
+TINY = 1e-150  # a coordinate with a smaller diagonal has nothing to say, and dividing by it could overflow
+ROUNDING = (
+    1e-12  # the share of the terms a number was summed from, or of the largest beside it, that is rounding
+)
 
 
 @njit(cache=True, nogil=True)
@@ -32,7 +35,7 @@ def solve_passive(G: Array, b: Array, passive: Array, x: Array, L: Array, kept: 
                 value -= L[m, j] * L[i, j]
             L[m, i] = value / L[i, i]
             rest -= L[m, i] * L[m, i]
-        if rest > DEPENDENT * G[r, r]:
+        if rest > max(DEPENDENT * G[r, r], TINY):
             L[m, m] = np.sqrt(rest)
             kept[m] = r
             m += 1
@@ -57,15 +60,21 @@ def slope(G: Array, b: Array, x: Array, r: int) -> float:
         term = G[r, s] * x[s]
         value += term
         size += abs(term)
-    return value if abs(value) > NEGATIVE * size else 0.0
+    return value if abs(value) > ROUNDING * size else 0.0
 
 
 @njit(cache=True, nogil=True)
-def largest(x: Array) -> float:
+def wants_in(G: Array, b: Array, x: Array, r: int) -> bool:
+    return G[r, r] > TINY and slope(G, b, x, r) < 0.0
+
+
+@njit(cache=True, nogil=True)
+def noise_level(G: Array, x: Array) -> float:
+    """Below this, x_r² G_rr is rounding noise: coordinates are compared by what they contribute, whatever their scale."""
     top = 0.0
     for r in range(x.size):
-        top = max(top, abs(x[r]))
-    return top
+        top = max(top, x[r] * x[r] * G[r, r])
+    return ROUNDING * ROUNDING * top
 
 
 @njit(cache=True, nogil=True)
@@ -76,11 +85,11 @@ def pivot(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -
     patience = FULL_EXCHANGES
     for _ in range(5 * R + 20):
         solve_passive(G, b, passive, x, L, kept)
-        floor = -NEGATIVE * largest(x)
+        noise = noise_level(G, x)
         wrong = 0
         last = -1
         for r in range(R):
-            if (x[r] < floor) if passive[r] else (slope(G, b, x, r) < 0.0 and G[r, r] > 0.0):
+            if (x[r] < 0.0 and x[r] * x[r] * G[r, r] > noise) if passive[r] else wants_in(G, b, x, r):
                 wrong += 1
                 last = r
         if wrong == 0:
@@ -95,13 +104,14 @@ def pivot(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -
             continue
         for r in range(R):
             if passive[r]:
-                passive[r] = x[r] >= floor
+                passive[r] = x[r] >= 0.0 or x[r] * x[r] * G[r, r] <= noise
             else:
-                passive[r] = slope(G, b, x, r) < 0.0 and G[r, r] > 0.0
+                passive[r] = wants_in(G, b, x, r)
     else:
         walk(G, b, x, passive, L, kept)
-    for r in range(R):
-        if not x[r] > 0.0:  # also turns −0.0 and rounding noise into 0
+    noise = noise_level(G, x)
+    for r in range(R):  # what is left of a cancellation is no score: left in, it would be blown up later
+        if not (x[r] > 0.0 and x[r] * x[r] * G[r, r] > noise):
             x[r] = 0.0
 
 
@@ -116,7 +126,7 @@ def walk(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) ->
         steepest = 0.0
         enter = -1
         for r in range(R):
-            if not passive[r] and G[r, r] > 0.0:
+            if not passive[r] and G[r, r] > TINY:
                 gain = -slope(G, b, x, r) / np.sqrt(G[r, r])
                 if gain > steepest:
                     steepest = gain
@@ -132,7 +142,7 @@ def walk(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) ->
                     step = min(step, x[r] / (x[r] - trial[r]))
             for r in range(R):
                 x[r] += step * (trial[r] - x[r])
-                if passive[r] and trial[r] <= 0.0 and x[r] <= NEGATIVE * largest(x):
+                if passive[r] and trial[r] <= 0.0 and x[r] * x[r] * G[r, r] <= noise_level(G, x):
                     passive[r] = False
                     x[r] = 0.0
             if step == 1.0:
@@ -147,7 +157,7 @@ def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
     for _ in range(sweeps):
         gain = 0.0
         for r in range(R):
-            if G[r, r] <= 0.0:
+            if G[r, r] <= TINY:
                 continue
             move = max(-x[r], -gradient[r] / G[r, r])
             if move != 0.0:

@@ -1,4 +1,4 @@
-"""The polar factor of M = U Hᵀ through R × R algebra: Q = M C^(-1/2) with C = MᵀM = H (UᵀU) Hᵀ."""
+"""The polar factor of M = U Hᵀ through small square matrices: Q = M C^(-1/2) with C = MᵀM = H (UᵀU) Hᵀ."""
 
 import numpy as np
 from numba import njit
@@ -7,20 +7,29 @@ from .records import Array
 
 # Singular values of M below this are capped, not cut: Q shrinks smoothly to zero along a direction the
 # patient does not have, so the objective keeps falling. A threshold that moved with C would not do that.
-SMALLEST = 1e-7
+SMALLEST = 1e-6
 
 
 @njit(cache=True, nogil=True)
 def inverse_root(C: Array, out: Array) -> None:
-    """C^(-1/2) = Z diag(1 / max(√λ, SMALLEST)) Zᵀ."""
-    R = C.shape[0]
+    """C^(-1/2), with the singular values of M capped from below."""
     values, Z = np.linalg.eigh(C)
-    scaled = np.empty((R, R))
-    for r in range(R):
+    for r in range(C.shape[0]):
         root = max(np.sqrt(max(values[r], 0.0)), SMALLEST)
-        for s in range(R):
-            scaled[s, r] = Z[s, r] / root
-    np.dot(scaled, Z.T, out)
+        for s in range(C.shape[0]):
+            out[s, r] = Z[s, r] / root
+    out[:] = np.dot(out, Z.T)
+
+
+@njit(cache=True, nogil=True)
+def short_polar(U: Array, H: Array, Q: Array) -> None:
+    """Q itself for fewer visits than phenotypes, from M Mᵀ: the null space of C, mere noise there, never appears."""
+    M = np.dot(U, H.T)
+    _, Z = np.linalg.eigh(np.dot(M, M.T))
+    right = np.dot(Z.T, M)  # row i is the i-th singular value times its right singular vector
+    for i in range(M.shape[0]):
+        right[i] /= max(np.linalg.norm(right[i]), SMALLEST)
+    np.dot(Z, right, Q)
 
 
 @njit(cache=True, nogil=True)

@@ -10,7 +10,7 @@ holds for shorter histories too (it is the squared Bures–Wasserstein distance 
 import numpy as np
 from scipy.optimize import nnls
 
-from .cpu import SWEEPS
+from .cpu import FLAT, SWEEPS
 from .model import unit_columns
 from .polar import SMALLEST
 from .records import Array, Model, Sums
@@ -21,6 +21,7 @@ def start_courses(X: Array, V: Array) -> Array:
     visits, R = X.shape[0], V.shape[1]
     B = np.maximum(X @ V, 0.0)
     waves = 1 + np.cos(np.pi * np.arange(R) * (np.arange(visits)[:, None] + 0.5) / visits)
+    waves[:, np.linalg.norm(waves, axis=0) < FLAT] = 1.0
     U = 0.9 * unit_columns(B) + 0.1 * unit_columns(waves)
     return unit_columns(U)
 
@@ -38,9 +39,10 @@ def nnls_from_gram(G: Array, b: Array) -> Array:
 
 def solve_scores(X: Array, a: Array, U: Array, model: Model, lam: float) -> Array:
     """w minimises ½‖X − U diag(w) Vᵀ‖² + λ/2 ‖a − F w‖² over w ≥ 0."""
-    _, V, F = model
-    gram = (U.T @ U) * (V.T @ V) + lam * F.T @ F
-    return nnls_from_gram(gram, np.sum(U * (X @ V), axis=0) + lam * F.T @ a)
+    outer = np.einsum("ir,jr->ijr", U, model.V).reshape(-1, U.shape[1])  # column r is u_r v_rᵀ, unrolled
+    design = np.vstack([outer, np.sqrt(lam) * model.F])
+    target = np.concatenate([X.ravel(), np.sqrt(lam) * a])
+    return nnls(design, target)[0] if len(design) else np.zeros(U.shape[1])
 
 
 def polar_factor(U: Array, H: Array) -> Array:
@@ -51,10 +53,11 @@ def polar_factor(U: Array, H: Array) -> Array:
 
 def solve_courses(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: float, exact: bool) -> Array:
     """U minimises ½‖X − U diag(w) Vᵀ‖² + μ/2 ‖U − Q H‖² over U ≥ 0, row by row."""
-    gram = np.outer(w, w) * (model.V.T @ model.V) + mu * np.eye(w.size)
-    right = X @ model.V * w + mu * Q @ model.H
+    design = np.vstack([model.V * w, np.sqrt(mu) * np.eye(w.size)])
+    targets = np.hstack([X, np.sqrt(mu) * Q @ model.H])
     if exact:
-        return np.array([nnls_from_gram(gram, row) for row in right]).reshape(U.shape)
+        return np.array([nnls(design, row)[0] for row in targets]).reshape(U.shape)
+    gram, right = design.T @ design, targets @ design
     U = U.copy()
     for _ in range(SWEEPS):
         for r in range(w.size):

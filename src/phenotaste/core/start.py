@@ -27,7 +27,6 @@ def starting_model(
 
 def nmf_definitions(shard: Shard, n_features: int, rank: int, rng: np.random.Generator) -> Array:
     from sklearn.decomposition import NMF
-    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     totals = visit_totals(shard, n_features, rng)
@@ -36,7 +35,7 @@ def nmf_definitions(shard: Shard, n_features: int, rank: int, rng: np.random.Gen
     nmf = NMF(rank, init="random", max_iter=NMF_ITERATIONS, tol=1e-3, random_state=int(rng.integers(2**31)))
     # One BLAS thread, so that the bits do not depend on how many there are.
     with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore")  # sixty iterations need not converge
         nmf.fit(totals)
     V = nmf.components_.T.copy()
     dead = V.sum(axis=0) == 0

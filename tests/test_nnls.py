@@ -1,0 +1,97 @@
+"""Both NNLS solvers against scipy's, on random and degenerate Gram matrices."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+
+from phenotaste.core.nnls import rows_by_descent, rows_by_pivoting, walk
+
+
+@st.composite
+def problems(draw):
+    """A Gram matrix and a right-hand side in its range, from a design that may be rank-deficient or badly scaled."""
+    R = draw(st.integers(1, 8))
+    rows = draw(st.integers(1, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kind = draw(st.sampled_from(["signed", "positive", "repeated", "dead", "scaled", "low rank", "zero"]))
+    design = rng.standard_normal((rows, R))
+    if kind != "signed":
+        design = np.abs(design)
+    if kind == "repeated":
+        design[:, R // 2] = design[:, 0]
+    if kind == "dead":
+        design[:, R // 2] = 0
+    if kind == "scaled":
+        design *= 10.0 ** rng.integers(-4, 5, R)
+    if kind == "low rank":
+        design = design[:, :1] @ np.abs(rng.standard_normal((1, R)))
+    if kind == "zero":
+        design[:] = 0
+    return design, rng.standard_normal(rows)
+
+
+def solve(solver, design, target):
+    G, b = design.T @ design, (design.T @ target)[None]
+    x = np.zeros_like(b)
+    solver(G, b, x)
+    return x[0]
+
+
+def descend_to_the_end(G, b, x):
+    rows_by_descent(G, b, x, 200_000, 1e-13)
+
+
+def walk_from_zero(G, b, x):
+    R = len(G)
+    walk(G, b[0], x[0], np.zeros(R, bool), np.zeros((R, R)), np.zeros(R, np.int64))
+
+
+@pytest.mark.parametrize("solver", [rows_by_pivoting, descend_to_the_end, walk_from_zero])
+@given(problem=problems())
+def test_reaches_scipys_objective(solver, problem):
+    design, target = problem
+    x = solve(solver, design, target)
+    assert np.all(x >= 0)
+    assert np.all(np.isfinite(x))
+    best = np.linalg.norm(design @ nnls(design, target)[0] - target) ** 2
+    found = np.linalg.norm(design @ x - target) ** 2
+    assert found <= best + 1e-9 * (target @ target)
+
+
+@pytest.mark.parametrize("solver", [rows_by_pivoting, descend_to_the_end])
+@given(seed=st.integers(0, 2**32 - 1), R=st.integers(1, 10))
+def test_finds_scipys_solution_where_it_is_unique(solver, seed, R):
+    rng = np.random.default_rng(seed)
+    design = np.vstack([rng.standard_normal((R + 5, R)), 0.3 * np.eye(R)])
+    target = rng.standard_normal(len(design))
+    np.testing.assert_allclose(
+        solve(solver, design, target), nnls(design, target)[0], rtol=1e-6, atol=1e-7 * np.linalg.norm(target)
+    )
+
+
+@given(seed=st.integers(0, 2**32 - 1), R=st.integers(1, 30))
+def test_pivoting_is_never_negative_or_nan_whatever_it_is_given(seed, R):
+    """Also with a right-hand side outside the range, entries of very different size, and a warm start."""
+    rng = np.random.default_rng(seed)
+    design = rng.standard_normal((rng.integers(1, R + 2), R)) * 10.0 ** rng.integers(-8, 9, R)
+    b = rng.standard_normal((3, R)) * 10.0 ** rng.integers(-8, 9, R)
+    x = rng.standard_normal((3, R))
+    rows_by_pivoting(design.T @ design, b, x)
+    assert np.all(np.isfinite(x))
+    assert np.all(x >= 0)
+
+
+def test_descent_never_raises_the_objective():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        design = np.abs(rng.standard_normal((6, 5)))
+        G, b = design.T @ design, rng.standard_normal((1, 5))
+        x = np.abs(rng.standard_normal((1, 5)))
+        before = np.inf
+        for _ in range(10):
+            rows_by_descent(G, b, x, 1, 0.0)
+            now = 0.5 * x[0] @ G @ x[0] - b[0] @ x[0]
+            assert now <= before + 1e-12
+            before = now
