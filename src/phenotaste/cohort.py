@@ -3,6 +3,7 @@
 The record that every other part of the package shares; it is checked once, on the way in.
 """
 
+import operator
 import os
 import warnings
 from dataclasses import asdict, dataclass
@@ -131,7 +132,7 @@ class Cohort:
         try:
             data, indices, indptr = (parts.pop(f"visits.{name}") for name in ("data", "indices", "indptr"))
             # Checked like any input: compiled code will index with these numbers.
-            visits = _CSR(data, indices, indptr, meta["n_features"])
+            visits = _CSR(data, indices, indptr, operator.index(meta["n_features"]))
             return cls(visits, allow_negative=meta["allow_negative"], **parts)
         except (KeyError, TypeError):
             raise InputError(f"{path} lacks parts of a cohort; save the cohort again.") from None
@@ -366,7 +367,7 @@ def _checked_csr(parts: _CSR) -> sp.csr_array:
     indices = _array(parts.indices, "visits.indices", "iu", "whole numbers")
     indptr = _array(parts.indptr, "visits.indptr", "iu", "whole numbers")
     n_features = parts.n_features
-    if not isinstance(n_features, int) or not 0 <= n_features <= np.iinfo(np.int64).max:
+    if not 0 <= n_features <= np.iinfo(np.int64).max:
         raise InputError("visits has no valid number of features; rebuild the matrix.")
     rising = len(indptr) > 0 and indptr[0] == 0 and bool((indptr[1:] >= indptr[:-1]).all())
     if not rising or indptr[-1] > len(indices) or len(indices) != len(data):
@@ -570,7 +571,8 @@ class _Table:
         import pyarrow as pa
 
         self.title = title
-        self.is_frame = hasattr(source, "columns") and hasattr(source, "dtypes")  # pandas or polars
+        # pandas and polars: choose the column first, then convert it
+        self.is_frame = hasattr(source, "__arrow_c_stream__") and hasattr(source, "dtypes")
         try:
             self.source = source if self.is_frame else pa.table(source)
         except (pa.ArrowException, TypeError, ValueError):
@@ -629,8 +631,6 @@ class _Table:
         import pyarrow.types as kinds
 
         column = self.column(name)
-        if kinds.is_dictionary(column.type) and not _is_text(column.type.value_type):
-            column = column.cast(column.type.value_type)
         kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
         if kinds.is_date32(kind):
             return column.cast(pa.int32()).to_numpy().astype("M8[D]")
@@ -706,7 +706,7 @@ def _group_visits(
         indptr = indptr.astype(np.int32)
     data = np.ones(len(order)) if amounts is None else amounts[order]
     visits = sp.csr_array((data, columns[order], indptr), shape=(len(starts), n_features))
-    visits.sum_duplicates()
+    visits.sum_duplicates()  # here in place; the constructor would have to copy first
     visits.eliminate_zeros()
     return visits, patients[starts], times[starts]
 
