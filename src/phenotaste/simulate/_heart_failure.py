@@ -64,7 +64,8 @@ def heart_failure(n_patients: int = 3000, random_state: RandomState = 0) -> tupl
     own, 6 % have none. A phenotype's activity rises, falls, comes in an episode or stays; it is the chance
     that a visit is about the phenotype, and such a visit carries each of its codes with a chance in proportion
     to the table's weight. Static levels follow the phenotypes' level chances, mixed by the patient's score shares.
-    Background codes know nothing of phenotype, sex or age.
+    The table prints only weights above 0.1: the levels it omits get the rest of their group as in the
+    population, and a few gaps are filled by us. Background codes know nothing of phenotype, sex or age.
 
     The truth is in the scale of a fitted model: columns of V, and of U in each patient, have unit norm, so that
     the expectation of X_k is U_k diag(W_k) Vᵀ plus background. F holds the level chances times one constant,
