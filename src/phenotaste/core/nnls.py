@@ -1,7 +1,7 @@
 """Non-negative least squares from a Gram matrix: minimise ½ xᵀGx − bᵀx over x ≥ 0.
 
 `pivot` is block principal pivoting (Kim & Park 2011), exact; `descend` is coordinate descent on the kept
-gradient. Both work on one right-hand side in place; the callers loop over rows.
+gradient. Both work in place; `descend_columns` is the latter for many right-hand sides at once.
 """
 
 import numpy as np
@@ -70,7 +70,7 @@ def wants_in(G: Array, b: Array, x: Array, r: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def noise_level(G: Array, x: Array) -> float:
-    """Below this, x_r² G_rr is rounding noise: coordinates are compared by what they contribute, whatever their scale."""
+    """Below this, x_r² G_rr is rounding noise: coordinates are compared by what they contribute."""
     top = 0.0
     for r in range(x.size):
         top = max(top, x[r] * x[r] * G[r, r])
@@ -134,7 +134,7 @@ def walk(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) ->
         if enter < 0:
             return
         passive[enter] = True
-        while True:
+        for _ in range(R):  # each round but the last takes a coordinate out again
             solve_passive(G, b, passive, trial, L, kept)
             step = 1.0
             for r in range(R):
@@ -149,7 +149,7 @@ def walk(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) ->
                 break
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
     """Coordinate descent, x and its gradient G x − b updated in place; the last sweep's decrease (twice)."""
     R = x.size
@@ -166,6 +166,36 @@ def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
                 for s in range(R):
                     gradient[s] += move * G[r, s]
     return gain
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def descend_columns(G: Array, B: Array, X: Array, rest: Array, sweeps: int) -> None:
+    """Coordinate descent for many right-hand sides, one a column of B (R × n): the inner loops run along them.
+
+    Coordinate r becomes max(0, x_r + (b_r − Σ_s G_rs x_s) / G_rr); four terms of the sum are taken at a time so that
+    `rest` goes through memory once for all of them.
+    """
+    R, n = X.shape
+    fours = R - R % 4
+    for _ in range(sweeps):
+        for r in range(R):
+            if G[r, r] <= TINY:
+                continue
+            x, b = X[r], B[r]
+            for i in range(n):
+                rest[i] = b[i]
+            for s in range(0, fours, 4):
+                g0, g1, g2, g3 = G[r, s], G[r, s + 1], G[r, s + 2], G[r, s + 3]
+                x0, x1, x2, x3 = X[s], X[s + 1], X[s + 2], X[s + 3]
+                for i in range(n):
+                    rest[i] -= g0 * x0[i] + g1 * x1[i] + g2 * x2[i] + g3 * x3[i]
+            for s in range(fours, R):
+                g0, x0 = G[r, s], X[s]
+                for i in range(n):
+                    rest[i] -= g0 * x0[i]
+            step = 1.0 / G[r, r]
+            for i in range(n):
+                x[i] = max(0.0, x[i] + step * rest[i])
 
 
 @njit(cache=True, nogil=True)

@@ -1,8 +1,11 @@
 """The polar factor of M = U Hᵀ through small square matrices: Q = M C^(-1/2) with C = MᵀM = H (UᵀU) Hᵀ."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
+from .eigen import eigh_in_place
 from .records import Array
 
 # Singular values of M below this are capped, not cut: Q shrinks smoothly to zero along a direction the
@@ -10,26 +13,55 @@ from .records import Array
 SMALLEST = 1e-6
 
 
-@njit(cache=True, nogil=True)
-def inverse_root(C: Array, out: Array) -> None:
-    """C^(-1/2), with the singular values of M capped from below."""
-    values, Z = np.linalg.eigh(C)
-    for r in range(C.shape[0]):
-        root = max(np.sqrt(max(values[r], 0.0)), SMALLEST)
-        for s in range(C.shape[0]):
-            out[s, r] = Z[s, r] / root
-    out[:] = np.dot(out, Z.T)
+class Eigen(NamedTuple):
+    """Room for one eigendecomposition of up to R × R."""
+
+    square: Array  # R²; the matrix, overwritten
+    vectors: Array  # R²
+    rows: Array  # R²
+    values: Array  # R
+    scratch: Array  # 3 × R
 
 
 @njit(cache=True, nogil=True)
-def short_polar(U: Array, H: Array, Q: Array) -> None:
+def new_eigen(R: int) -> Eigen:
+    return Eigen(np.empty(R * R), np.empty(R * R), np.empty(R * R), np.empty(R), np.empty((3, R)))
+
+
+@njit(cache=True, nogil=True)
+def inverse_root(C: Array, eigen: Eigen, out: Array) -> None:
+    """C^(-1/2), with the singular values of M capped from below; C is overwritten."""
+    R = C.shape[0]
+    Z = eigen.vectors.reshape(R, R)
+    if not eigh_in_place(C, eigen.values, Z, eigen.scratch):
+        eigen.values[:] = np.nan  # the loop will see that the objective is no number
+    for i in range(R):  # Σ z zᵀ / √λ as a product of rows, each of which carries λ^(-1/4)
+        weight = 1.0 / np.sqrt(max(np.sqrt(max(eigen.values[i], 0.0)), SMALLEST))
+        for r in range(R):
+            Z[i, r] *= weight
+    np.dot(Z.T, Z, out)
+
+
+@njit(cache=True, nogil=True)
+def short_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
     """Q itself for fewer visits than phenotypes, from M Mᵀ: the null space of C, mere noise there, never appears."""
-    M = np.dot(U, H.T)
-    _, Z = np.linalg.eigh(np.dot(M, M.T))
-    right = np.dot(Z.T, M)  # row i is the i-th singular value times its right singular vector
-    for i in range(M.shape[0]):
-        right[i] /= max(np.linalg.norm(right[i]), SMALLEST)
-    np.dot(Z, right, Q)
+    visits, R = U.shape
+    M = eigen.rows[: visits * R].reshape(visits, R)
+    MM = eigen.square[: visits * visits].reshape(visits, visits)
+    Z = eigen.vectors[: visits * visits].reshape(visits, visits)
+    np.dot(U, H.T, M)
+    np.dot(M, M.T, MM)
+    if not eigh_in_place(MM, eigen.values[:visits], Z, eigen.scratch):
+        Z[:] = np.nan
+    np.dot(Z, M, Q)  # row i is the i-th singular value times its right singular vector
+    for i in range(visits):
+        size = 0.0
+        for r in range(R):
+            size += Q[i, r] * Q[i, r]
+        weight = 1.0 / max(np.sqrt(size), SMALLEST)
+        for r in range(R):
+            M[i, r] = weight * Q[i, r]
+    np.dot(Z.T, M, Q)
 
 
 @njit(cache=True, nogil=True)

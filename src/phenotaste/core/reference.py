@@ -10,8 +10,8 @@ holds for shorter histories too (it is the squared Bures–Wasserstein distance 
 import numpy as np
 from scipy.optimize import nnls
 
-from .cpu import FLAT, SWEEPS
 from .model import unit_columns
+from .patient import FLAT, SWEEPS
 from .polar import SMALLEST
 from .records import Array, Model, Sums
 

@@ -9,6 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from phenotaste.core import cpu
+from phenotaste.core.patient import define
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class Threads:
         self.previous: Array | None = None  # the courses one step ago, once there has been a step
 
     def start(self, model: Model) -> None:
-        definitions = cpu.define(model, self.weights.lam)
+        definitions = define(model, self.weights.lam)
         self._map(lambda first, last: cpu.start(self.shard, first, last, definitions, self.courses), model)
 
     def start_uniform(self, rng: np.random.Generator) -> None:
@@ -57,7 +58,7 @@ class Threads:
 
     def step(self, model: Model, reach: float = 0.0) -> Sums:
         """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
-        definitions = cpu.define(model, self.weights.lam)
+        definitions = define(model, self.weights.lam)
         if self.previous is None:
             self.previous = np.empty_like(self.courses)
         previous = self.previous
@@ -93,7 +94,7 @@ class Threads:
         K = len(self.shard.offsets) - 1
         solve, scores = W is None, np.empty((K, self.rank)) if W is None else np.array(W, np.float64)
         loss = np.empty((K, 3))
-        definitions = cpu.define(model, self.weights.lam)
+        definitions = define(model, self.weights.lam)
         self._map(
             lambda first, last: cpu.score(
                 self.shard, first, last, self.weights, definitions, self.courses, scores, solve, loss
@@ -104,7 +105,7 @@ class Threads:
 
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
-        definitions = cpu.define(model, self.weights.lam)
+        definitions = define(model, self.weights.lam)
         self._map(
             lambda first, last: cpu.project(
                 self.shard, first, last, self.weights, definitions, self.courses, self.exact, tol, max_iter
