@@ -1,0 +1,6 @@
+"""`python -m phenotaste.cli` is the `phenotaste` command."""
+
+from phenotaste.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The commands under one name, and what becomes of everything that can go wrong: a sentence and an exit status."""
+
+import os
+import sys
+import warnings
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from phenotaste import __version__
+from phenotaste.cli.demo import demo
+from phenotaste.cli.fit import fit
+from phenotaste.cli.score import score
+from phenotaste.errors import InputError
+
+REFUSED, INTERRUPTED = 1, 130
+
+
+class Commands(TyperGroup):
+    """Runs a command; bad input, a full disk or Ctrl-C ends it with one line instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = print_note
+                return super().invoke(ctx)
+        except InputError as error:
+            refuse(str(error))
+        except MemoryError:
+            refuse("There is not enough memory: use a larger machine, or fewer patients or phenotypes.")
+        except BrokenPipeError:
+            raise  # whoever was reading has seen enough
+        except OSError as error:
+            refuse(os_sentence(error))
+        except KeyboardInterrupt:
+            typer.echo("Stopped; nothing half-written is left behind.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Phenotypes from visits and static facts: TASTE factorisation of health records.",
+    epilog="Start with:  phenotaste demo",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # boxes leave no room for the text at 80 columns
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they print local variables, which may hold patients' data
+)
+for command in (demo, fit, score):
+    app.command()(command)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"phenotaste {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What every command shares."""
+
+
+def main() -> NoReturn:
+    """Run the command line; the exit status is 0 done, 1 refused, 2 misused, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may lack letters that names have
+    try:
+        app(prog_name="phenotaste")
+    except SystemExit as end:
+        sys.exit(end.code or flush())
+    sys.exit(flush())
+
+
+def flush() -> int:
+    """Print what is still to be printed; the status tells whether that worked."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        # Python would try once more at the end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            typer.echo(f"Error: {os_sentence(error)}", err=True)
+        return REFUSED
+    return 0
+
+
+def refuse(sentence: str) -> NoReturn:
+    typer.echo(f"Error: {sentence}", err=True)
+    raise typer.Exit(REFUSED)
+
+
+def os_sentence(error: OSError) -> str:
+    reason = (error.strerror or "the system refused").lower()
+    place = f"{error.filename} could not be used" if error.filename else "The system refused"
+    return f"{place}: {reason}; check the path, the disk and your rights."
+
+
+def print_note(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+    """Warnings as a line for readers, without the place in the code."""
+    typer.echo(f"Note: {message}", err=True)

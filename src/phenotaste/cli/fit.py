@@ -1,0 +1,99 @@
+"""`phenotaste fit`: find the phenotypes of a cohort and save the model."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phenotaste.cli.choices import DtypeChoice, InitChoice, SolverChoice, WeightsChoice
+from phenotaste.errors import InputError
+
+
+def fit(
+    cohort: Annotated[
+        Path, typer.Argument(help="Folder of a saved cohort.", metavar="COHORT", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder to save the model as.", metavar="MODEL", show_default=False)
+    ],
+    rank: Annotated[int, typer.Option(help="Number of phenotypes.")] = 5,
+    lam: Annotated[float, typer.Option(help="Weight of static features against visits.")] = 0.1,
+    mu: Annotated[float, typer.Option(help="Weight of the uniqueness term.")] = 1.0,
+    weights: Annotated[
+        WeightsChoice, typer.Option(help="Whether lam and mu are measured against the data's size.")
+    ] = WeightsChoice.RELATIVE,
+    normalize: Annotated[bool, typer.Option(help="Keep definitions at unit norm.")] = True,
+    solver: Annotated[
+        SolverChoice, typer.Option(help="Coordinate descent, or exact block pivoting as in the paper.")
+    ] = SolverChoice.CD,
+    init: Annotated[InitChoice, typer.Option(help="How the definitions start.")] = InitChoice.NMF,
+    n_init: Annotated[int, typer.Option(help="Number of starts; the best is kept.")] = 1,
+    max_iter: Annotated[int, typer.Option(help="Most iterations of a start.")] = 200,
+    tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-5,
+    dtype: Annotated[DtypeChoice, typer.Option(help="Precision of the courses.")] = DtypeChoice.FLOAT64,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0, max=2**32 - 1)] = 0,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads to use; all cores by default.", min=1, show_default=False)
+    ] = None,
+    include_patients: Annotated[
+        bool, typer.Option("--include-patients", help="Save the patients' scores and courses too.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier MODEL.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Find the phenotypes of a cohort and save the model.
+
+    The model folder holds nothing about single patients unless --include-patients is given.
+
+    Example:
+
+        phenotaste fit cohort --rank 5 --n-init 5 --out model
+    """
+    from phenotaste import TASTE, Cohort
+    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.progress import fit_progress
+    from phenotaste.report import fit_summary
+
+    check_model_folder(out, overwrite)
+    patients = Cohort.load(cohort)
+    model = TASTE(
+        rank,
+        lam=lam,
+        mu=mu,
+        weights=weights.value,
+        normalize=normalize,
+        solver=solver.value,
+        init=init.value,
+        n_init=n_init,
+        max_iter=max_iter,
+        tol=tol,
+        dtype=dtype.value,
+        n_jobs=threads,
+        random_state=seed,
+    )
+    began = time.perf_counter()
+    with fit_progress() as model.callback:
+        model.fit(patients)
+    summary = fit_summary(model, time.perf_counter() - began)
+    model.save(out, include_patients=include_patients)
+    if json_:
+        print_json({"model": str(out), **summary.as_dict()})
+        return
+    print_list(f"{rank} phenotypes saved as {out}", summary.lines())
+
+
+def check_model_folder(out: Path, overwrite: bool) -> None:
+    """Refuse before the long work what would be refused after it."""
+    from phenotaste import TASTE
+
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise InputError(f"{out} exists already: choose another --out, or add --overwrite to replace it.")
+        TASTE.load(out)  # refuses what is not a model
+    elif out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: choose another --out.")
+    above = next(folder for folder in Path(os.path.realpath(out)).parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise InputError(f"{above} cannot be written to: choose another --out.")

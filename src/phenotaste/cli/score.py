@@ -1,0 +1,60 @@
+"""`phenotaste score`: the scores of patients under a saved model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phenotaste.errors import InputError
+
+
+def score(
+    model: Annotated[
+        Path, typer.Argument(help="Folder of a saved model.", metavar="MODEL", show_default=False)
+    ],
+    cohort: Annotated[
+        Path, typer.Argument(help="Folder of a saved cohort.", metavar="COHORT", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Parquet file, a row for each patient.", show_default=False)],
+    courses: Annotated[
+        Path | None, typer.Option(help="Parquet file, a row for each visit.", show_default=False)
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads to use; all cores by default.", min=1, show_default=False)
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Score patients under a saved model, each patient on its own.
+
+    Each patient gets a score for every phenotype (phenotype_1, ...), its share of what is explained of the
+    patient (share_1, ...), its intensity whatever the length of the history (intensity_1, ...), the number of
+    visits, whether that is fewer than phenotypes, and the loss. The files are patient-level: only you can
+    read them. An earlier file of the same name is replaced.
+
+    Example:
+
+        phenotaste score model cohort --out scores.parquet
+    """
+    from phenotaste import TASTE, Cohort
+    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.report.files import check_file
+    from phenotaste.report.scores import write_scores
+
+    target = check_file(out, (model, cohort))
+    if courses is not None and check_file(courses, (model, cohort)) == target:
+        raise InputError(f"{courses} is given for both scores and courses: choose two files.")
+    fitted = TASTE.load(model)
+    fitted.n_jobs = threads
+    found = write_scores(fitted, Cohort.load(cohort), out, courses)
+    files = {"scores": str(out)} | ({} if courses is None else {"courses": str(courses)})
+    if json_:
+        print_json({**files, **found._asdict()})
+        return
+    lines = [
+        ("Patients", f"{found.patients:,}"),
+        ("Visits", f"{found.visits:,}"),
+        ("Short histories", f"{found.short_histories:,} (fewer visits than phenotypes)"),
+        ("Unknown features", f"{found.unknown_features:,} (not in the model, dropped)"),
+        ("Absent features", f"{found.absent_features:,} (not in the cohort, taken as zero)"),
+    ]
+    print_list(f"Scored by {model}", lines + [(name.capitalize(), path) for name, path in files.items()])

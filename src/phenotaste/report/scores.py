@@ -1,0 +1,91 @@
+"""Patients' scores and courses as Parquet files. They are patient-level, so only their owner can read them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from phenotaste.cohort import Cohort
+from phenotaste.report.files import replacing
+from phenotaste.report.patients import Patients
+from phenotaste.taste import TASTE, Projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VISITS_AT_A_TIME = 2**20
+
+
+class Scoring(NamedTuple):
+    """What was scored, in a few numbers."""
+
+    patients: int
+    visits: int
+    short_histories: int
+    unknown_features: int
+    absent_features: int
+    objective: float
+
+
+def write_scores(
+    model: TASTE,
+    cohort: Cohort,
+    path: str | os.PathLike[str],
+    courses: str | os.PathLike[str] | None = None,
+) -> Scoring:
+    """Score a cohort and write a row for each patient; into `courses`, if given, a row for each visit."""
+    import pyarrow.parquet as pq
+
+    found = model.project(cohort)
+    table = scores_table(found, cohort)
+    with ExitStack() as files:
+        pq.write_table(table, files.enter_context(replacing(path, private=True)))
+        if courses is not None:
+            blocks = course_tables(found, cohort)
+            first = next(blocks)
+            file = files.enter_context(replacing(courses, private=True))
+            with pq.ParquetWriter(file, first.schema) as writer:
+                writer.write_table(first)
+                for block in blocks:
+                    writer.write_table(block)
+    return Scoring(
+        patients=len(cohort),
+        visits=cohort.n_visits,
+        short_histories=int(np.sum(table["short_history"].to_numpy())),
+        unknown_features=found.unknown_features,
+        absent_features=found.absent_features,
+        objective=found.loss,
+    )
+
+
+def scores_table(found: Projection, cohort: Cohort) -> "pa.Table":
+    """Scores, shares and intensities of each patient, number of visits, short-history flag, and loss."""
+    import pyarrow as pa
+
+    patients = Patients(found.W, found.U, found.offsets)
+    columns = {"patient": cohort.patient_ids}
+    parts = {"phenotype": found.W, "share": patients.shares(), "intensity": patients.intensities()}
+    for name, matrix in parts.items():
+        columns |= {f"{name}_{r + 1}": column for r, column in enumerate(matrix.T)}
+    columns["visits"] = patients.visits
+    columns["short_history"] = patients.visits < found.W.shape[1]
+    columns["loss"] = found.patient_loss
+    return pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})
+
+
+def course_tables(found: Projection, cohort: Cohort) -> Iterator["pa.Table"]:
+    """Patient, visit (counted from 1), time if known, and the courses, some visits at a time; at least one table."""
+    import pyarrow as pa
+
+    offsets = found.offsets
+    for first in range(0, max(cohort.n_visits, 1), VISITS_AT_A_TIME):
+        rows = np.arange(first, min(first + VISITS_AT_A_TIME, cohort.n_visits))
+        owner = np.searchsorted(offsets, rows, side="right") - 1
+        columns = {"patient": cohort.patient_ids[owner], "visit": rows - offsets[owner] + 1}
+        if cohort.visit_times is not None:
+            columns["time"] = cohort.visit_times[rows]
+        courses = found.U[rows]
+        columns |= {f"phenotype_{r + 1}": column for r, column in enumerate(courses.T)}
+        yield pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})
