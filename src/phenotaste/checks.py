@@ -1,0 +1,237 @@
+"""What a cohort is made of, checked: arrays in, read-only arrays out, copied only where they must change."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from phenotaste.errors import InputError
+
+INT32_MAX = np.iinfo(np.int32).max
+
+
+class CSR(NamedTuple):
+    """The arrays of a CSR matrix that nobody has checked yet."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    n_features: int
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A read-only view: the caller's own array stays writeable."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+def array_of(values: Any, what: str, kinds: str, wanted: str, ndim: int = 1) -> np.ndarray:
+    """`values` as an array of one of numpy's dtype kinds, or a sentence."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{what} is ragged; give rows of equal length.") from None
+    if "U" in kinds and array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.flat):
+        array = array.astype(str)
+    if not array.size and array.dtype == np.float64 and "f" not in kinds:
+        array = array.astype(np.int64 if "i" in kinds else str)  # an empty list says nothing about its kind
+    if array.dtype.kind not in kinds:
+        raise InputError(f"{what} must hold {wanted}, not {array.dtype.name}; convert it first.")
+    if array.ndim != ndim:
+        raise InputError(f"{what} must have {ndim} dimension(s), not {array.ndim}; reshape it.")
+    return array
+
+
+def check_length(array: np.ndarray, length: int, what: str, per: str) -> None:
+    if len(array) != length:
+        raise InputError(f"{what} has {len(array):,} entries for {length:,} {per}; give one for each.")
+
+
+def first_fault(values: np.ndarray, allow_negative: bool) -> tuple[int, str] | None:
+    """Where the first value stands that no model can use, and what is wrong with it."""
+    if not values.size:
+        return None
+    with np.errstate(invalid="ignore"):
+        low, high = (
+            values.min(),
+            values.max(),
+        )  # NaN comes through both: no mask as long as the data is needed
+    if np.isfinite(low) and np.isfinite(high) and (allow_negative or low >= 0):
+        return None
+    faulty = ~np.isfinite(values)
+    if not allow_negative:
+        faulty |= values < 0
+    at = int(np.argmax(faulty))
+    word = "missing (NaN)" if np.isnan(values[at]) else "infinite" if np.isinf(values[at]) else "negative"
+    return at, word
+
+
+def label(names: np.ndarray | None, position: int) -> str:
+    return f"at position {position}" if names is None else repr(str(names[position]))
+
+
+def csr_parts(visits: Any) -> CSR:
+    if not sp.issparse(visits):
+        dense = array_of(visits, "visits", "fbiu", "numbers", ndim=2)
+        visits = sp.csr_array(dense if dense.dtype == np.float32 else dense.astype(np.float64, copy=False))
+    if visits.ndim != 2 or visits.dtype.kind not in "fbiu":
+        raise InputError("visits must be a two-dimensional matrix of numbers; convert it first.")
+    if visits.format != "csr":
+        try:
+            if visits.format in ("csc", "bsr"):
+                visits.check_format()
+            visits = visits.tocsr()
+        except (TypeError, ValueError):
+            raise InputError("visits is not a sound sparse matrix; rebuild it.") from None
+    return CSR(visits.data, visits.indices, visits.indptr, visits.shape[1])
+
+
+def checked_csr(parts: CSR) -> sp.csr_array:
+    """A CSR matrix within its bounds: compiled code will trust these index arrays, so we do not."""
+    data = array_of(parts.data, "visits", "fbiu", "numbers")
+    indices = array_of(parts.indices, "visits.indices", "iu", "whole numbers")
+    indptr = array_of(parts.indptr, "visits.indptr", "iu", "whole numbers")
+    n_features = parts.n_features
+    if not 0 <= n_features <= np.iinfo(np.int64).max:
+        raise InputError("visits has no valid number of features; rebuild the matrix.")
+    rising = len(indptr) > 0 and indptr[0] == 0 and bool((indptr[1:] >= indptr[:-1]).all())
+    if not rising or indptr[-1] > len(indices) or len(indices) != len(data):
+        raise InputError("visits.indptr does not fit the entries of visits; rebuild the matrix.")
+    n_entries = int(indptr[-1])
+    data, indices = data[:n_entries], indices[:n_entries]
+    if n_entries and (indices.min() < 0 or indices.max() >= n_features):
+        raise InputError(
+            f"visits has a column index outside its {n_features:,} features; rebuild the matrix."
+        )
+    if n_features == 0 and len(indptr) > 1:
+        raise InputError("visits has no columns; give at least one feature.")
+    width = np.int32 if max(n_entries, n_features) <= INT32_MAX else np.int64
+    indices, indptr = indices.astype(width, copy=False), indptr.astype(width, copy=False)
+    if data.dtype != np.float32:
+        data = data.astype(np.float64, copy=False)
+    return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_features))
+
+
+def checked_visits(
+    parts: CSR, offsets: np.ndarray, names: np.ndarray | None, allow_negative: bool
+) -> sp.csr_array:
+    matrix = checked_csr(parts)
+    fault = first_fault(matrix.data, allow_negative)
+    if fault:
+        row = np.searchsorted(matrix.indptr, fault[0], side="right") - 1
+        patient = np.searchsorted(offsets, row, side="right") - 1
+        raise InputError(
+            f"feature {label(names, matrix.indices[fault[0]])} is {fault[1]} in a visit of the patient at "
+            f"position {patient}; correct it or drop the visit."
+        )
+    if not matrix.has_canonical_format or np.count_nonzero(matrix.data) < matrix.nnz:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+    return frozen_csr(matrix.data, matrix.indices, matrix.indptr, matrix.shape[1])
+
+
+def frozen_csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_features: int) -> sp.csr_array:
+    matrix = sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_features))
+    matrix.data, matrix.indices, matrix.indptr = (frozen(part) for part in (data, indices, indptr))
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def checked_offsets(offsets: Any, n_visits: int) -> np.ndarray:
+    array = array_of(offsets, "offsets", "iu", "whole numbers")
+    if len(array) < 2:
+        raise InputError("the cohort has no patients; offsets needs one entry more than there are patients.")
+    if array[0] != 0:
+        raise InputError("offsets must start at 0; put a 0 in front.")
+    falling = array[1:] < array[:-1]
+    if falling.any():
+        raise InputError(
+            f"offsets decreases at the patient at position {int(np.argmax(falling))}; "
+            "put the visits of each patient together and count them up."
+        )
+    if array[-1] != n_visits:
+        raise InputError(f"offsets ends at {array[-1]:,} but there are {n_visits:,} visits; make them agree.")
+    return frozen(array.astype(np.int64, copy=False))
+
+
+def checked_names(names: Any, length: int, what: str) -> np.ndarray | None:
+    if names is None:
+        return None
+    array = array_of(names, what, "U", "texts")
+    check_length(array, length, what, "columns")
+    if len(np.unique(array)) < length:
+        values, counts = np.unique(array, return_counts=True)
+        raise InputError(f"{what} holds {str(values[counts > 1][0])!r} more than once; rename one of them.")
+    return frozen(array)
+
+
+def checked_ids(ids: Any, n_patients: int) -> np.ndarray:
+    if ids is None:
+        return frozen(np.arange(n_patients))
+    array = array_of(ids, "patient_ids", "iuU", "whole numbers or texts")
+    check_length(array, n_patients, "patient_ids", "patients")
+    firsts = np.unique(array, return_index=True)[1]
+    if len(firsts) < n_patients:
+        again = np.setdiff1d(np.arange(n_patients), firsts)[0]
+        raise InputError(
+            f"the patient at position {again} has the id of an earlier one; make the ids unique."
+        )
+    return frozen(array)
+
+
+def checked_static(
+    static: Any, names: Any, n_patients: int, allow_negative: bool
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if static is None:
+        if names is not None:
+            raise InputError("static_names is given without static; give both or neither.")
+        return None, None
+    if hasattr(static, "columns"):
+        columns = list(static.columns)
+        if names is None and all(isinstance(name, str) for name in columns):
+            names = columns
+        parts = [array_of(static[name], f"static column {name!r}", "fbiu", "numbers") for name in columns]
+        static = np.column_stack(parts) if parts else np.empty((len(static), 0))
+    array = np.ascontiguousarray(array_of(static, "static", "fbiu", "numbers", ndim=2), dtype=np.float64)
+    check_length(array, n_patients, "static", "patients")
+    names = checked_names(names, array.shape[1], "static_names")
+    fault = first_fault(array.reshape(-1), allow_negative)
+    if fault:
+        patient, column = divmod(fault[0], array.shape[1])
+        raise InputError(
+            f"static feature {label(names, column)} is {fault[1]} for the patient at position {patient}; "
+            "correct it or drop the patient."
+        )
+    return (frozen(array), names) if array.shape[1] else (None, None)
+
+
+def checked_times(times: Any, offsets: np.ndarray) -> np.ndarray | None:
+    if times is None:
+        return None
+    array = array_of(times, "visit_times", "iufM", "dates (datetime64, without a zone) or numbers")
+    check_length(array, int(offsets[-1]), "visit_times", "visits")
+    missing = np.isnat(array) if array.dtype.kind == "M" else ~np.isfinite(array)
+    back = np.zeros(len(array), bool)
+    back[1:] = array[1:] < array[:-1]
+    back[offsets[:-1][np.diff(offsets) > 0]] = False  # a first visit follows nobody's
+    for faulty, word in ((missing, "missing or infinite"), (back, "earlier than the visit before")):
+        if faulty.any():
+            patient = np.searchsorted(offsets, int(np.argmax(faulty)), side="right") - 1
+            raise InputError(
+                f"visit_times is {word} for the patient at position {patient}; "
+                "date every visit and sort the visits of each patient by time."
+            )
+    return frozen(array)
+
+
+def checked_labels(labels: Any, n_patients: int) -> np.ndarray | None:
+    if labels is None:
+        return None
+    array = array_of(labels, "labels", "fbiu", "numbers, NaN where unknown")
+    check_length(array, n_patients, "labels", "patients")
+    if np.isinf(array).any():
+        patient = int(np.argmax(np.isinf(array)))
+        raise InputError(f"labels is infinite for the patient at position {patient}; put NaN where unknown.")
+    return frozen(array)
