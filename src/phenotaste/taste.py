@@ -135,24 +135,9 @@ class TASTE(TransformerMixin, BaseEstimator):
 
     def fit(self, cohort: Cohort, y: Any = None) -> Self:
         """Find the phenotypes of a cohort; y is ignored."""
-        self._check_settings()
-        need_cohort(cohort)
-        columns = columns_of(cohort)
-        aligned = align(cohort, columns)
-        if self.rank > columns.n_features:
-            warnings.warn(
-                f"rank={self.rank} exceeds the {columns.n_features} temporal features: "
-                "some phenotypes will repeat each other.",
-                stacklevel=2,
-            )
-        if self.mu == 0:
-            warnings.warn(
-                "mu=0 drops the uniqueness term: the phenotypes found are one choice of many.", stacklevel=2
-            )
-        lam, mu = self._absolute_weights(aligned)
-        engine = self._engine(aligned, Weights(lam, mu))
-        best = self._best_start(engine, aligned, columns.n_features)
-        self._keep(best, cohort, columns, aligned, lam, mu)
+        engine, aligned = self._prepare(cohort)
+        best = self._best_start(engine, aligned, cohort.shape[1])
+        self._keep(best, cohort, aligned, engine.weights)
         return self
 
     def transform(self, cohort: Cohort) -> Array:
@@ -248,15 +233,38 @@ class TASTE(TransformerMixin, BaseEstimator):
         if self.engine is not None:
             raise InputError("engine must be None: the patient step runs on this machine's threads.")
 
-    def _absolute_weights(self, aligned: Aligned) -> tuple[float, Array]:
-        """λ_eff and μ_k: relative weights are shares of the data's size."""
-        self.lam_eff_ = float(self.lam)
-        if self.weights == "relative":
-            size = float(np.sum(aligned.shard.static**2))
-            self.lam_eff_ = self.lam * float(aligned.norms.sum()) / size if size > 0 else 0.0
-        return self.lam_eff_, self._patient_weights(aligned.norms)
+    def _prepare(self, cohort: Cohort) -> tuple[Threads, Aligned]:
+        """Everything a fit needs but its start, checked."""
+        self._check_settings()
+        need_cohort(cohort)
+        n_features = cohort.shape[1]
+        if n_features == 0:
+            raise InputError(
+                "The cohort has no temporal features: TASTE needs visits with at least one code."
+            )
+        if self.rank > n_features:
+            warnings.warn(
+                f"rank={self.rank} exceeds the {n_features} temporal features: "
+                "some phenotypes will repeat each other.",
+                stacklevel=3,
+            )
+        if self.mu == 0:
+            warnings.warn(
+                "mu=0 drops the uniqueness term: the phenotypes found are one choice of many.", stacklevel=3
+            )
+        aligned = align(cohort, columns_of(cohort))
+        weights = Weights(self._static_weight(aligned), self._patient_weights(aligned.norms))
+        return self._engine(aligned, weights), aligned
+
+    def _static_weight(self, aligned: Aligned) -> float:
+        """λ_eff: a relative weight is a share of the visits' size against that of the static features."""
+        if self.weights == "absolute":
+            return float(self.lam)
+        size = float(np.sum(aligned.shard.static**2))
+        return self.lam * float(aligned.norms.sum()) / size if size > 0 else 0.0
 
     def _patient_weights(self, norms: Array) -> Array:
+        """μ_k: a relative weight is a share of the patient's own size, spread over the phenotypes."""
         if self.weights == "relative":
             return self.mu * norms / self.rank
         return np.where(norms > 0, float(self.mu), 0.0)
@@ -306,16 +314,15 @@ class TASTE(TransformerMixin, BaseEstimator):
             loop.Progress(start, self.n_init, iteration, self.max_iter, loss)
         )
 
-    def _keep(
-        self, best: loop.Fit, cohort: Cohort, columns: Columns, aligned: Aligned, lam: float, mu: Array
-    ) -> None:
+    def _keep(self, best: loop.Fit, cohort: Cohort, aligned: Aligned, weights: Weights) -> None:
+        columns = columns_of(cohort)
         self.H_, self.V_, F = best.model
         self.F_ = F if columns.n_static else None
         self.U_, self.W_ = best.patients.U, best.patients.W
         self.offsets_, self.patient_ids_ = cohort.offsets, cohort.patient_ids
         self.n_features_in_ = columns.n_features
         self.feature_names_in_, self.static_names_in_ = columns.feature_names, columns.static_names
-        self.mu_k_ = mu
+        self.lam_eff_, self.mu_k_ = weights
         self.empty_history_ = aligned.norms == 0
         self.n_patients_, self.n_visits_ = len(cohort), int(cohort.offsets[-1])
         self.n_empty_ = int(self.empty_history_.sum())

@@ -7,13 +7,10 @@ nothing allocated: for the sizes met here, 5 to 100, that is more than twice as 
 import numpy as np
 from numba import njit
 
-from .records import Array
+from .records import VECTOR, Array
 
 EPSILON = 2.0**-52
-MOST_ROTATIONS = 60  # QL steps for one eigenvalue; two are usual
-
-# Sums may be reordered to fill vector registers; NaN and infinity keep their meaning.
-VECTOR = {"contract", "reassoc"}
+MOST_STEPS = 60  # QL steps for one eigenvalue; two are usual
 
 
 @njit(cache=True, nogil=True)
@@ -33,10 +30,10 @@ def eigh_in_place(A: Array, values: Array, vectors: Array, scratch: Array) -> bo
     for i in range(n):
         for j in range(n):
             A[i, j] /= scale
-    off, strength, work = scratch[0], scratch[1], scratch[2]
+    off, strength, work = scratch[0, :n], scratch[1, :n], scratch[2, :n]
     to_tridiagonal(A, values, off, strength, work)
     reflections(A, strength, vectors)
-    settled = implicit_ql(values, off, vectors)
+    settled = implicit_ql(values, off, vectors, strength, work)
     for i in range(n):
         values[i] *= scale
     return settled
@@ -104,48 +101,71 @@ def reflections(A: Array, strength: Array, E: Array) -> None:
                 row[j] -= along * v[j]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def rotate(upper: Array, lower: Array, c: float, s: float) -> None:
-    for j in range(upper.size):
-        kept = lower[j]
-        lower[j] = s * upper[j] + c * kept
-        upper[j] = c * upper[j] - s * kept
-
-
 @njit(cache=True, nogil=True)
-def implicit_ql(d: Array, e: Array, E: Array) -> bool:
+def implicit_ql(d: Array, e: Array, E: Array, cosines: Array, sines: Array) -> bool:
     """Diagonalise the tridiagonal matrix (d, e), turning the rows of E into its eigenvectors."""
     n = d.size
     e[n - 1] = 0.0
     for first in range(n):
-        for _ in range(MOST_ROTATIONS):
+        for _ in range(MOST_STEPS):
             last = first
             while last < n - 1 and abs(e[last]) > EPSILON * (abs(d[last]) + abs(d[last + 1])):
                 last += 1
             if last == first:
                 break
-            g = (d[first + 1] - d[first]) / (2.0 * e[first])
-            r = np.sqrt(g * g + 1.0)
-            g = d[last] - d[first] + e[first] / (g + (r if g >= 0.0 else -r))
-            s, c, p = 1.0, 1.0, 0.0
-            for i in range(last - 1, first - 1, -1):
-                f, b = s * e[i], c * e[i]
-                r = np.sqrt(f * f + g * g)
-                e[i + 1] = r
-                if r == 0.0:  # the matrix falls apart here: go on with the pieces
-                    d[i + 1] -= p
-                    break
-                s, c = f / r, g / r
-                g = d[i + 1] - p
-                r = (d[i] - g) * s + 2.0 * c * b
-                p = s * r
-                d[i + 1] = g + p
-                g = c * r - b
-                rotate(E[i], E[i + 1], c, s)
-            else:
-                d[first] -= p
-                e[first] = g
-            e[last] = 0.0
+            turned = ql_step(d, e, first, last, cosines, sines)
+            rotate_rows(E, turned, last, cosines, sines)
         else:
             return False
     return True
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def ql_step(d: Array, e: Array, first: int, last: int, cosines: Array, sines: Array) -> int:
+    """One implicit step on rows first..last; rotation i turns rows i and i + 1. Returns the lowest i that turned."""
+    g = (d[first + 1] - d[first]) / (2.0 * e[first])
+    r = np.sqrt(g * g + 1.0)
+    g = d[last] - d[first] + e[first] / (g + (r if g >= 0.0 else -r))
+    s, c, p = 1.0, 1.0, 0.0
+    for i in range(last - 1, first - 1, -1):
+        f, b = s * e[i], c * e[i]
+        r = np.sqrt(f * f + g * g)
+        e[i + 1] = r
+        if r == 0.0:  # the matrix falls apart here: go on with the pieces
+            d[i + 1] -= p
+            e[last] = 0.0
+            return i + 1
+        inverse = 1.0 / r
+        s, c = f * inverse, g * inverse
+        cosines[i], sines[i] = c, s
+        g = d[i + 1] - p
+        r = (d[i] - g) * s + 2.0 * c * b
+        p = s * r
+        d[i + 1] = g + p
+        g = c * r - b
+    d[first] -= p
+    e[first] = g
+    e[last] = 0.0
+    return first
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def rotate_rows(E: Array, first: int, last: int, cosines: Array, sines: Array) -> None:
+    """Apply rotations last − 1 down to first, two at a time so that the row between them is touched once."""
+    i = last - 1
+    while i > first:
+        low, middle, high = E[i - 1], E[i], E[i + 1]
+        c, s, c2, s2 = cosines[i], sines[i], cosines[i - 1], sines[i - 1]
+        for j in range(low.size):
+            turned = c * middle[j] - s * high[j]
+            high[j] = s * middle[j] + c * high[j]
+            middle[j] = s2 * low[j] + c2 * turned
+            low[j] = c2 * low[j] - s2 * turned
+        i -= 2
+    if i == first:
+        low, high = E[i], E[i + 1]
+        c, s = cosines[i], sines[i]
+        for j in range(low.size):
+            turned = c * low[j] - s * high[j]
+            high[j] = s * low[j] + c * high[j]
+            low[j] = turned

@@ -7,7 +7,7 @@ gradient. Both work in place; `descend_columns` is the latter for many right-han
 import numpy as np
 from numba import njit
 
-from .records import Array
+from .records import VECTOR, Array
 
 FULL_EXCHANGES = 3  # how many block exchanges may fail to help before single ones take over
 DEPENDENT = 1e-13  # a pivot this small, relative to its diagonal, marks a linearly dependent column
@@ -17,7 +17,7 @@ ROUNDING = (
 )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=VECTOR)
 def solve_passive(G: Array, b: Array, passive: Array, x: Array, L: Array, kept: Array) -> None:
     """Solve G x = b on the passive set by Cholesky; the rest, and dependent columns, get x = 0.
 
@@ -51,7 +51,7 @@ def solve_passive(G: Array, b: Array, passive: Array, x: Array, L: Array, kept: 
         x[kept[i]] = value / L[i, i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=VECTOR)
 def slope(G: Array, b: Array, x: Array, r: int) -> float:
     """Gradient of coordinate r, with what is rounding noise set to zero."""
     value = -b[r]

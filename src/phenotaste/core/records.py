@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+# What compiled loops may do to go faster: fuse and reorder sums. NaN and infinity keep their meaning.
+VECTOR = {"contract", "reassoc"}
+
 
 class Shard(NamedTuple):
     """The data of some patients: their visits as CSR rows in order, and their static rows."""

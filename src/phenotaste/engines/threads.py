@@ -3,10 +3,12 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from phenotaste.core import cpu
 from phenotaste.core.patient import define
@@ -46,6 +48,7 @@ class Threads:
         self.n_jobs = n_jobs or available_cores()
         self.courses = np.zeros((int(shard.offsets[-1]), rank), dtype) if courses is None else courses
         self.previous: Array | None = None  # the courses one step ago, once there has been a step
+        self._edges: Array | None = None
 
     def start(self, model: Model) -> None:
         definitions = define(model, self.weights.lam)
@@ -115,15 +118,28 @@ class Threads:
         return self.score(model)
 
     def _map(self, work: Callable[[int, int], T], model: Model) -> list[T]:
-        edges = self._edges(len(model.V) + len(model.F))
+        if self._edges is None:
+            self._edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
+        starts, ends = self._edges[:-1].tolist(), self._edges[1:].tolist()
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self.n_jobs) as pool:
-            return list(pool.map(work, edges[:-1].tolist(), edges[1:].tolist()))
+        with one_blas_thread(), ThreadPoolExecutor(self.n_jobs) as pool:
+            return list(pool.map(work, starts, ends))
 
-    def _edges(self, n_columns: int) -> Array:
-        """Patients cut into blocks of about equal work; only the data decides where."""
-        blocks = SUMS_BYTES // (8 * self.rank * (n_columns + 3 * self.rank))
-        blocks = int(np.clip(blocks, 4, MOST_BLOCKS))
-        work = np.cumsum(np.diff(self.shard.offsets) + 4 * self.rank)
-        cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)
-        return np.unique(np.concatenate([[0], cuts, [len(work)]]))
+
+@cache
+def blas_libraries() -> ThreadpoolController:
+    """The BLAS libraries of this process, looked up once: looking takes longer than a small step."""
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    return blas_libraries().limit(limits=1, user_api="blas")
+
+
+def block_edges(shard: Shard, n_columns: int, rank: int) -> Array:
+    """Patients cut into blocks of about equal work; only the data decides where."""
+    blocks = SUMS_BYTES // (8 * rank * (n_columns + 3 * rank))
+    blocks = int(np.clip(blocks, 4, MOST_BLOCKS))
+    work = np.cumsum(np.diff(shard.offsets) + 4 * rank)
+    cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)
+    return np.unique(np.concatenate([[0], cuts, [len(work)]]))

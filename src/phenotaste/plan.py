@@ -1,0 +1,90 @@
+"""What a fit will need, before it is started: memory from the sizes, time from a sample of the patients."""
+
+import gc
+import os
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from phenotaste.cohort import Cohort
+from phenotaste.core.model import model_step
+from phenotaste.core.records import Model
+from phenotaste.core.start import starting_model
+from phenotaste.engines.threads import MOST_BLOCKS, SUMS_BYTES, Threads
+from phenotaste.taste import TASTE
+
+SAMPLE = 4000  # patients: enough to even out their lengths
+STEPS = 5
+
+
+class Plan(NamedTuple):
+    """What one fit is expected to take."""
+
+    patients: int
+    visits: int
+    nonzeros: int
+    threads: int
+    memory: int  # bytes at the peak, the program itself included
+    seconds_per_iteration: float
+    most_seconds: float  # if every start goes on to max_iter
+
+    def lines(self) -> list[tuple[str, str]]:
+        return [
+            ("Patients", f"{self.patients:,} with {self.visits:,} visits, {self.nonzeros:,} entries"),
+            ("Memory", f"{self.memory / 2**30:.2f} GiB at the peak"),
+            ("An iteration", f"{self.seconds_per_iteration:.3g} s on {self.threads} threads"),
+            ("At most", f"{self.most_seconds / 60:.1f} minutes, if no start converges before max_iter"),
+        ]
+
+
+def plan(model: TASTE, cohort: Cohort) -> Plan:
+    """Time a few patient steps on a sample of the cohort, and add up what the whole of it will hold."""
+    every = max(1, len(cohort) // SAMPLE)
+    sample = cohort[np.arange(0, len(cohort), every)] if every > 1 else cohort
+    engine, aligned = model._prepare(sample)
+    rng = np.random.default_rng(0)
+    start = starting_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
+    seconds = seconds_of_a_step(engine, start) * len(cohort) / len(sample)
+    threads = engine.n_jobs
+    del engine, aligned
+    gc.collect()
+    return Plan(
+        patients=len(cohort),
+        visits=cohort.n_visits,
+        nonzeros=int(cohort.visits.nnz),
+        threads=threads,
+        memory=resident_bytes() + bytes_of_a_fit(model, cohort),
+        seconds_per_iteration=seconds,
+        most_seconds=seconds * model.max_iter * model.n_init,
+    )
+
+
+def seconds_of_a_step(engine: Threads, model: Model) -> float:
+    """The median of a few iterations, after two that compile and that are unlike all later ones."""
+    engine.start(model)
+    took = []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        sums = engine.step(model)
+        model, _ = model_step(sums, model, engine.weights.lam, normalize=True, exact=engine.exact)
+        took.append(time.perf_counter() - began)
+    return float(np.median(took[2:]))
+
+
+def bytes_of_a_fit(model: TASTE, cohort: Cohort) -> int:
+    """What a fit adds to a loaded cohort: courses twice, once more to keep the best start, scores, losses, sums."""
+    courses = cohort.n_visits * model.rank * np.dtype(model.dtype).itemsize
+    copies = 2 if model.n_init == 1 else 3
+    patients = len(cohort) * 8 * (2 * model.rank + 3 + 2)
+    sums = MOST_BLOCKS * 8 * model.rank * (cohort.shape[1] + cohort.n_static + 3 * model.rank)
+    return copies * courses + patients + min(sums, SUMS_BYTES)
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
