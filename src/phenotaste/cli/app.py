@@ -18,24 +18,16 @@ REFUSED, INTERRUPTED = 1, 130
 
 
 class Commands(TyperGroup):
-    """Runs a command; bad input, a full disk or Ctrl-C ends it with one line instead of a traceback."""
+    """Runs a command; what it should say on the way are plain lines."""
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = print_note
+        with warnings.catch_warnings():
+            warnings.showwarning = print_note
+            try:
                 return super().invoke(ctx)
-        except InputError as error:
-            refuse(str(error))
-        except MemoryError:
-            refuse("There is not enough memory: use a larger machine, or fewer patients or phenotypes.")
-        except BrokenPipeError:
-            raise  # whoever was reading has seen enough
-        except OSError as error:
-            refuse(os_sentence(error))
-        except KeyboardInterrupt:
-            typer.echo("Stopped; nothing half-written is left behind.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            except KeyboardInterrupt:
+                typer.echo("Stopped; nothing half-written is left behind.", err=True)
+                raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -69,32 +61,31 @@ def options(
 def main() -> NoReturn:
     """Run the command line; the exit status is 0 done, 1 refused, 2 misused, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack letters that names have
     try:
         app(prog_name="phenotaste")
     except SystemExit as end:
-        sys.exit(end.code or flush())
-    sys.exit(flush())
-
-
-def flush() -> int:
-    """Print what is still to be printed; the status tells whether that worked."""
+        status = end.code
+    except InputError as error:
+        status = refuse(str(error))
+    except MemoryError:
+        status = refuse("There is not enough memory: use a larger machine, or fewer patients or phenotypes.")
+    except OSError as error:
+        status = refuse(os_sentence(error))
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        # Python would try once more at the end, and complain.
+        # Python would try once more at the end, and complain. A reader who has seen enough is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            typer.echo(f"Error: {os_sentence(error)}", err=True)
-        return REFUSED
-    return 0
+        status = status or (REFUSED if isinstance(error, BrokenPipeError) else refuse(os_sentence(error)))
+    sys.exit(status)
 
 
-def refuse(sentence: str) -> NoReturn:
+def refuse(sentence: str) -> int:
     typer.echo(f"Error: {sentence}", err=True)
-    raise typer.Exit(REFUSED)
+    return REFUSED
 
 
 def os_sentence(error: OSError) -> str:

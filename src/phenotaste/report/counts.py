@@ -17,17 +17,13 @@ def shown(count: int) -> str:
 def hidden_parts(counts: Sequence[int]) -> set[int]:
     """Which counts to hide when their total is known.
 
-    Those below 11; and where these could be worked out from the total, the next larger ones too, until two or
-    more are hidden that stand for 11 patients or more. Where all small counts are zero there is nobody to hide.
+    Those below 11; and where these stand for fewer than 11 patients, which the total would tell, the next larger
+    one too. Where all small counts are zero there is nobody to hide.
     """
     by_size = sorted(range(len(counts)), key=lambda i: counts[i])
-    n_hidden = sum(count < FEWEST for count in counts)
-    if any(0 < count < FEWEST for count in counts):
-        while n_hidden < len(counts) and (
-            n_hidden < 2 or sum(counts[i] for i in by_size[:n_hidden]) < FEWEST
-        ):
-            n_hidden += 1
-    return set(by_size[:n_hidden])
+    small = [count for count in counts if count < FEWEST]
+    told_by_total = 0 < sum(small) < FEWEST
+    return set(by_size[: len(small) + told_by_total])
 
 
 def shown_parts(counts: Sequence[int]) -> list[str]:
