@@ -3,12 +3,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+BENCH  := $(VENV)/.bench
 
-.PHONY: help setup demo test test-slow lint clean
+.PHONY: help setup demo test test-slow bench bench-scaling lint clean
 help:
 	@echo "make demo       simulate a heart-failure cohort, fit it, write demo/report.html"
 	@echo "make test       lint, types, layers, tests, doctests"
 	@echo "make test-slow  the long tests: kill loops, many seeds, a million patients"
+	@echo "make bench      time and memory beside tensorly, matcouply and parafac2 (ARGS=--quick to try it out)"
+	@echo "make bench-scaling  what an iteration costs as data, rank and threads grow"
 	@echo "make clean      remove what make made"
 
 setup: $(READY)
@@ -36,6 +39,16 @@ test: lint
 
 test-slow: setup
 	$(BIN)/pytest -m slow
+
+$(BENCH): $(READY)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+bench: $(BENCH)
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-scaling: $(BENCH)
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
