@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from phenotaste import TASTE, Cohort, simulate
-from phenotaste.cli import app, choices, main
+from phenotaste.cli import app, main, options
 from phenotaste.cli import fit as fit_command
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -93,7 +93,7 @@ def test_options_are_the_estimators():
     """The command's words and defaults are written down twice; they must stay the same."""
     kinds = {"weights": "Weights", "solver": "Solver", "init": "Init", "dtype": "Dtype"}
     for name, kind in kinds.items():
-        assert tuple(getattr(choices, f"{kind}Choice")) == TASTE._choices[name]
+        assert tuple(getattr(options, f"{kind}Choice")) == TASTE._choices[name]
     estimator = inspect.signature(TASTE).parameters
     for name, option in inspect.signature(fit_command.fit).parameters.items():
         if name in estimator:
@@ -119,7 +119,10 @@ def test_fit_saves_a_model_and_says_how_it_went(place):
 
 
 def test_fit_json_is_one_object_and_nothing_else(place):
-    done = run("fit", "cohort", "--rank", 2, "--out", "m-json", "--max-iter", 3, "--json", folder=place)
+    short = ("--max-iter", 3, "--mu", 0)
+    done = run("fit", "cohort", "--rank", 2, "--out", "m-json", *short, "--json", folder=place)
+    assert done.stderr.startswith("Note: mu=0 drops the uniqueness term")
+    assert done.stderr.count("\n") == 1
     record = json.loads(done.stdout)
     assert record["patients"] == 120
     assert record["outcome"] == "max_iter"

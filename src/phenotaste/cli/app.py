@@ -50,12 +50,12 @@ def show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def every_command(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What every command shares."""
+    """What stands before the name of a command."""
 
 
 def main() -> NoReturn:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from phenotaste.cli.options import Json, Seed
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def demo(
         "phenotaste-demo"
     ),
     patients: Annotated[int, typer.Option(help="Number of made-up patients.")] = 3000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same demo.", min=0, max=2**32 - 1)] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seed: Seed = 0,
+    json_: Json = False,
 ) -> None:
     """Make up a heart-failure cohort and find its phenotypes.
 

@@ -3,21 +3,30 @@
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phenotaste.cli.choices import DtypeChoice, InitChoice, SolverChoice, WeightsChoice
+from phenotaste.cli.options import (
+    CohortFolder,
+    DtypeChoice,
+    InitChoice,
+    Json,
+    Seed,
+    SolverChoice,
+    Threads,
+    WeightsChoice,
+)
 from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    from phenotaste import TASTE
+    from phenotaste.report import FitSummary
 
 
 def fit(
-    cohort: Annotated[
-        Path, typer.Argument(help="Folder of a saved cohort.", metavar="COHORT", show_default=False)
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder to save the model as.", metavar="MODEL", show_default=False)
-    ],
+    cohort: CohortFolder,
+    out: Annotated[Path, typer.Option(help="Folder to save the model as.", metavar="MODEL")],
     rank: Annotated[int, typer.Option(help="Number of phenotypes.")] = 5,
     lam: Annotated[float, typer.Option(help="Weight of static features against visits.")] = 0.1,
     mu: Annotated[float, typer.Option(help="Weight of the uniqueness term.")] = 1.0,
@@ -33,15 +42,13 @@ def fit(
     max_iter: Annotated[int, typer.Option(help="Most iterations of a start.")] = 200,
     tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-5,
     dtype: Annotated[DtypeChoice, typer.Option(help="Precision of the courses.")] = DtypeChoice.FLOAT64,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same model.", min=0, max=2**32 - 1)] = 0,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads to use; all cores by default.", min=1, show_default=False)
-    ] = None,
+    seed: Seed = 0,
+    threads: Threads = None,
     include_patients: Annotated[
         bool, typer.Option("--include-patients", help="Save the patients' scores and courses too.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier MODEL.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: Json = False,
 ) -> None:
     """Find the phenotypes of a cohort and save the model.
 
@@ -51,13 +58,9 @@ def fit(
 
         phenotaste fit cohort --rank 5 --n-init 5 --out model
     """
-    from phenotaste import TASTE, Cohort
+    from phenotaste import TASTE
     from phenotaste.cli.printing import print_json, print_list
-    from phenotaste.cli.progress import fit_progress
-    from phenotaste.report import fit_summary
 
-    check_model_folder(out, overwrite)
-    patients = Cohort.load(cohort)
     model = TASTE(
         rank,
         lam=lam,
@@ -73,15 +76,28 @@ def fit(
         n_jobs=threads,
         random_state=seed,
     )
+    summary = fit_and_save(model, cohort, out, overwrite, include_patients)
+    if json_:
+        print_json({"model": str(out), **summary.as_dict()})
+    else:
+        print_list(f"{rank} phenotypes saved as {out}", summary.lines())
+
+
+def fit_and_save(
+    model: "TASTE", cohort: Path, out: Path, overwrite: bool, include_patients: bool
+) -> "FitSummary":
+    from phenotaste import Cohort
+    from phenotaste.cli.progress import fit_progress
+    from phenotaste.report import fit_summary
+
+    check_model_folder(out, overwrite)
+    patients = Cohort.load(cohort)
     began = time.perf_counter()
     with fit_progress() as model.callback:
         model.fit(patients)
     summary = fit_summary(model, time.perf_counter() - began)
     model.save(out, include_patients=include_patients)
-    if json_:
-        print_json({"model": str(out), **summary.as_dict()})
-        return
-    print_list(f"{rank} phenotypes saved as {out}", summary.lines())
+    return summary
 
 
 def check_model_folder(out: Path, overwrite: bool) -> None:

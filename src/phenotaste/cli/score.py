@@ -5,24 +5,19 @@ from typing import Annotated
 
 import typer
 
+from phenotaste.cli.options import CohortFolder, Json, ModelFolder, Threads
 from phenotaste.errors import InputError
 
 
 def score(
-    model: Annotated[
-        Path, typer.Argument(help="Folder of a saved model.", metavar="MODEL", show_default=False)
-    ],
-    cohort: Annotated[
-        Path, typer.Argument(help="Folder of a saved cohort.", metavar="COHORT", show_default=False)
-    ],
+    model: ModelFolder,
+    cohort: CohortFolder,
     out: Annotated[Path, typer.Option(help="Parquet file, a row for each patient.", show_default=False)],
     courses: Annotated[
         Path | None, typer.Option(help="Parquet file, a row for each visit.", show_default=False)
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads to use; all cores by default.", min=1, show_default=False)
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    threads: Threads = None,
+    json_: Json = False,
 ) -> None:
     """Score patients under a saved model, each patient on its own.
 

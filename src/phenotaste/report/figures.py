@@ -116,7 +116,8 @@ def loss_curve(model: TASTE) -> "Figure":
 def courses(patients: Patients) -> "Figure":
     """Mean activity from first to last visit, for thirds of the patients a phenotype leads in, and for the others."""
     leading = patients.leading()
-    figure, axes = panels(patients.W.shape[1])
+    title = "Mean activity over the history of the patients a phenotype leads in"
+    figure, axes = panels(patients.W.shape[1], title, "visits so far (%)")
     along = np.linspace(0, 100, COURSE_POINTS)
     for r, axis in enumerate(axes):
         led = np.flatnonzero(leading == r)
@@ -130,9 +131,9 @@ def courses(patients: Patients) -> "Figure":
         if min(map(len, thirds)) < FEWEST:
             too_few(axis)
     axes[0].set_ylim(bottom=0)
-    label(figure, "Mean activity over the history of the patients a phenotype leads in", "Visits so far (%)")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", fontsize=8, frameon=False, ncols=4)
+    columns = 4 if len(axes) >= PANELS_ACROSS else 2
+    figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=columns)
     return figure
 
 
@@ -140,23 +141,22 @@ def shares(patients: Patients) -> "Figure":
     """How many patients have how much of each phenotype."""
     share = patients.shares()
     explained = share[share.any(axis=1)]
-    figure, axes = panels(patients.W.shape[1])
+    title = f"Patients by the share a phenotype has in them (in steps of {FEWEST})"
+    figure, axes = panels(patients.W.shape[1], title, "share (%)")
     for r, axis in enumerate(axes):
         height = in_steps(np.histogram(explained[:, r], SHARE_EDGES)[0])
         axis.bar(100 * SHARE_EDGES[:-1], height, width=9.2, align="edge", color=TEMPORAL)
         if not any(height):
             too_few(axis)
-    across = f"Share of what is explained of a patient (%); bars in steps of {FEWEST} patients"
-    label(figure, "How much of a patient each phenotype explains", across)
-    figure.supylabel("Patients", fontsize=9)
     return figure
 
 
-def panels(count: int) -> tuple["Figure", list["Axes"]]:
+def panels(count: int, title: str, x_label: str) -> tuple["Figure", list["Axes"]]:
     """One small panel for each phenotype, on common scales."""
     across = min(count, PANELS_ACROSS)
     down = -(-count // across)
-    figure = new_figure(max(2.1 * across, 4.5) + 0.6, 1.9 * down + 0.9)
+    figure = new_figure(max(2.1 * across, 5.5) + 0.6, 1.9 * down + 0.9)
+    figure.suptitle(title, fontsize=10, x=0.01, horizontalalignment="left")
     grid: Any = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     axes = list(grid.flat)
     for axis in axes[count:]:
@@ -165,6 +165,9 @@ def panels(count: int) -> tuple["Figure", list["Axes"]]:
         axis.set_title(f"Phenotype {r + 1}", fontsize=9, loc="left")
         axis.tick_params(labelsize=7)
         clean(axis)
+        if r + across >= count:  # nothing below it
+            axis.tick_params(labelbottom=True)
+            axis.set_xlabel(x_label, fontsize=8)
     return figure, axes[:count]
 
 
@@ -174,11 +177,6 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def label(figure: "Figure", title: str, across: str) -> None:
-    figure.suptitle(title, fontsize=10, x=0.01, horizontalalignment="left")
-    figure.supxlabel(across, fontsize=9)
-
-
 def clean(axis: "Axes") -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(LINE)
@@ -186,15 +184,7 @@ def clean(axis: "Axes") -> None:
 
 
 def too_few(axis: "Axes") -> None:
-    axis.text(
-        0.5,
-        0.5,
-        f"fewer than {FEWEST}\npatients",
-        transform=axis.transAxes,
-        ha="center",
-        fontsize=8,
-        color=SOFT,
-    )
+    axis.text(0.5, 0.5, "too few\npatients", transform=axis.transAxes, ha="center", fontsize=8, color=SOFT)
 
 
 def plain(name: Any) -> str:
