@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from made_up import cohort, dense
-from phenotaste import TASTE, InputError, metrics
+from phenotaste import TASTE, Cohort, InputError, metrics
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,12 @@ def test_objective_of_other_patients_is_that_of_their_projection(fitted):
     assert metrics.objective(m, other) == pytest.approx(m.project(other).loss, rel=1e-9)
 
 
+def test_others_with_as_many_visits_are_not_taken_for_the_fitted_patients(fitted):
+    m, c = fitted
+    others = Cohort(2 * c.visits, c.offsets, c.static, patient_ids=np.arange(len(c)) + 1000)
+    assert metrics.objective(m, others) == pytest.approx(m.project(others).loss, rel=1e-9)
+
+
 @pytest.mark.parametrize("short", ["include", "exclude"])
 def test_cpi(fitted, short):
     m, c = fitted
@@ -74,6 +80,15 @@ def test_similarities():
     eye = np.eye(6)
     assert metrics.dissimilarity(eye[:, :3], eye[:, 3:]) == pytest.approx(1)
     assert metrics.similarity(np.zeros((9, 3)), X) == 0
+    assert metrics.similarity(eye[:, :2], eye[:, :4]) == pytest.approx(1)
+    assert metrics.similarity(eye[:, :4], eye[:, :2]) == pytest.approx(0.5)
+    assert metrics.matched_similarity(X, X[:, :2]) == pytest.approx(2 / 3)
+    assert metrics.matched_similarity(X[:, :2], X) == pytest.approx(2 / 3)
+    assert metrics.dissimilarity(eye[:, [0, 0, 1]], eye[:, [0, 1, 2]]) == pytest.approx(1 / 6)
+    assert metrics.dissimilarity(eye[:, [0, 1, 2]], eye[:, [0, 0, 1]]) == pytest.approx(1 / 6)
+    assert metrics.cosines(eye[:, :2], [[3, -1], [4, 1], [0, 0], [0, 0], [0, 0], [0, 0]]) == pytest.approx(
+        np.array([[0.6, -(0.5**0.5)], [0.8, 0.5**0.5]])
+    )
     with pytest.raises(InputError, match="compared"):
         metrics.similarity(X, X[:5])
     with pytest.raises(InputError, match="ranks"):

@@ -95,3 +95,25 @@ def test_descent_never_raises_the_objective():
             now = 0.5 * x[0] @ G @ x[0] - b[0] @ x[0]
             assert now <= before + 1e-12
             before = now
+
+
+def test_what_is_left_of_a_cancellation_is_zero():
+    """A coordinate whose best value is zero comes out as zero, not as rounding that a later step could blow up."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        design = np.vstack([np.abs(rng.standard_normal((8, 6))), np.eye(6)])
+        wanted = rng.uniform(0.5, 1.0, 6) * (rng.random(6) < 0.5)
+        x = solve(rows_by_pivoting, design, design @ wanted)
+        assert np.all((x == 0) | (x > 1e-9))
+        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-9)
+
+
+def test_pivoting_gives_the_same_whatever_set_it_starts_from():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        design = np.vstack([rng.standard_normal((12, 7)), 0.3 * np.eye(7)])
+        target = rng.standard_normal(len(design))
+        G, b = design.T @ design, np.tile(design.T @ target, (4, 1))
+        x = np.array([np.zeros(7), np.ones(7), np.eye(7)[2], -np.ones(7)])
+        rows_by_pivoting(G, b, x)
+        np.testing.assert_allclose(x, np.tile(nnls(design, target)[0], (4, 1)), rtol=1e-8, atol=1e-10)

@@ -14,8 +14,12 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from made_up import cohort, cohorts
-from phenotaste import TASTE, Cohort, InputError, metrics, simulate
+from made_up import cohort, cohorts, dense
+from phenotaste import TASTE, Cohort, InputError, metrics, simulate, taste
+from phenotaste.core import loop
+from phenotaste.core.records import Model, Scored, Sums, Weights
+from phenotaste.core.start import starting_model
+from phenotaste.phenotypes import definitions
 
 PAPER = {"weights": "absolute", "normalize": False, "solver": "bpp", "init": "uniform"}
 
@@ -173,6 +177,32 @@ def test_a_model_file_holds_no_patient(tmp_path):
     assert m.W_[0].tobytes() in content
 
 
+def test_a_model_whose_parts_do_not_belong_together_is_refused(tmp_path):
+    m = TASTE(3, random_state=0, max_iter=3).fit(cohort(4, n_patients=40))
+    broken = {
+        "V_": m.V_[:, :2],
+        "H_": np.full((3, 3), np.nan),
+        "F_": -1 - m.F_,
+        "lam_eff_": -1.0,
+        "W_": m.W_[1:],
+        "offsets_": m.offsets_[::-1].copy(),
+    }
+    for name, value in broken.items():
+        bad = clone(m)
+        vars(bad).update(vars(m) | {name: value})
+        bad.save(tmp_path / name, include_patients=True)
+        with pytest.raises(InputError, match="not a complete TASTE model"):
+            TASTE.load(tmp_path / name)
+
+
+def test_what_belongs_to_a_session_is_not_saved(tmp_path):
+    rng = np.random.RandomState(0)
+    m = TASTE(2, random_state=rng, callback=print, n_jobs=1, max_iter=1, verbose=0).fit(cohort(4))
+    m.save(tmp_path / "model")
+    again = TASTE.load(tmp_path / "model")
+    assert (again.random_state, again.callback, again.n_jobs) == (None, None, None)
+
+
 def test_columns_are_matched_by_name():
     c = cohort(6, n_patients=30, visits=(3, 12), n_features=5)
     names, static = list("abcde"), list("wxyz")
@@ -215,6 +245,18 @@ def test_the_fit_is_blind_to_the_scale_of_the_static_features():
     np.testing.assert_allclose(64 * one.F_, two.F_, rtol=1e-6, atol=1e-6)
 
 
+def test_the_fit_is_blind_to_the_scale_of_the_visits():
+    """Weights are relative, and nothing in the kernels is absolute but what unit columns anchor."""
+    c = cohort(8, n_patients=50, visits=(0, 12))
+    one = TASTE(3, random_state=0, max_iter=30).fit(c)
+    for scale in (2.0**-60, 2.0**60):
+        other = TASTE(3, random_state=0, max_iter=30).fit(Cohort(scale * c.visits, c.offsets, c.static))
+        assert np.array_equal(one.V_, other.V_)
+        assert np.array_equal(one.U_, other.U_)
+        np.testing.assert_allclose(scale * one.W_, other.W_, rtol=1e-12)
+        np.testing.assert_allclose(scale**2 * one.loss_curve_, other.loss_curve_, rtol=1e-12)
+
+
 def test_degenerate_cohorts():
     with pytest.warns(UserWarning, match="exceeds"):
         TASTE(6, random_state=0).fit(cohort(1, n_features=3))
@@ -245,6 +287,11 @@ def test_patients_without_history_are_scored_by_their_static_features():
     [
         ({"rank": 0}, "rank"),
         ({"rank": 2.5}, "rank"),
+        ({"rank": True}, "rank"),
+        ({"n_init": 0}, "n_init"),
+        ({"mu": np.inf}, "mu"),
+        ({"weights": "none"}, "weights"),
+        ({"dtype": "float16"}, "dtype"),
         ({"lam": -1}, "lam"),
         ({"mu": np.nan}, "mu"),
         ({"tol": "small"}, "tol"),
@@ -274,6 +321,116 @@ def test_outcomes_and_callback():
     stopped = TASTE(3, random_state=0, callback=lambda p: seen.append(p) or p.iteration == 4).fit(c)
     assert stopped.outcome_ == "stopped"
     assert [p.iteration for p in seen] == [1, 2, 3, 4]
+    assert [p.loss for p in seen[:3]] == stopped.loss_curve_[:3].tolist()
+
+
+def test_the_callback_knows_the_start_and_stops_all_of_them():
+    c = cohort(5, n_patients=20, visits=(3, 12))
+    seen = []
+    settings = {"n_init": 3, "max_iter": 2, "tol": 0, "random_state": 0}
+    TASTE(2, callback=seen.append, **settings).fit(c)
+    assert [p[:4] for p in seen] == [(s, 3, i, 2) for s in range(3) for i in (1, 2)]
+    seen.clear()
+    m = TASTE(2, callback=lambda p: seen.append(p) or (p.start, p.iteration) == (1, 1), **settings).fit(c)
+    assert [(p.start, p.iteration) for p in seen] == [(0, 1), (0, 2), (1, 1)]
+    assert m.loss_curve_[-1] == pytest.approx(metrics.objective(m, c), rel=1e-8)
+
+
+class Told:
+    """An engine whose every objective is told in advance; it notes what it is asked for."""
+
+    weights = Weights(0.0, np.zeros(1))
+
+    def __init__(self, *losses):
+        self.losses, self.asked = list(losses), []
+
+    def step(self, model, reach):
+        self.asked.append(reach)
+        return Sums.zeros(1, 0, 1)._replace(scalars=np.array([2 * self.losses.pop(0), 0.0, 0.0, 0.0]))
+
+    def undo(self):
+        self.asked.append("undo")
+
+    def score(self, model):
+        self.model = model
+        return Scored(np.zeros((1, 1)), np.zeros((1, 1)), np.array([[1.0, 0.0, 0.0]]))
+
+
+def run(engine, max_iter, normalize=True, tol=0.0):
+    model = Model(np.eye(1), np.ones((1, 1)), np.zeros((0, 1)))
+    return loop.fit(engine, model, normalize=normalize, exact=False, max_iter=max_iter, tol=tol)
+
+
+def test_a_step_that_reached_too_far_is_undone_and_the_next_is_plain():
+    engine = Told(10.0, 8.0, 9.0, 7.0, 6.0)
+    found = run(engine, 5)
+    assert engine.asked[:4] == [0.0, 0.5, pytest.approx(0.525), "undo"]
+    assert engine.asked[4] == 0.0
+    assert 0 < engine.asked[5] < 0.5
+    assert found.losses == [10.0, 8.0, 8.0, 7.0, 1.0]  # the last is what the closing look found
+    assert found.outcome == "max_iter"
+
+
+def test_without_unit_columns_every_step_is_plain():
+    engine = Told(10.0, 8.0, 7.0)
+    run(engine, 3, normalize=False)
+    assert engine.asked == [0.0, 0.0, 0.0]
+
+
+def test_an_undone_step_does_not_count_as_settled():
+    engine = Told(10.0, 8.0, 9.0, 4.0, 4.0, 4.0)
+    found = run(engine, 6, tol=1e-6)
+    assert len(found.losses) == 5
+    assert found.outcome == "converged"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_objective_that_is_no_number_ends_the_fit_by_name(bad):
+    found = run(Told(bad, 1.0, 1.0), 3)
+    assert found.outcome == "not_finite"
+    assert len(found.losses) == 1
+    assert all(outcome.advice for outcome in loop.Outcome)
+
+
+def test_starts_alternate_between_nmf_and_chance_and_none_repeats(monkeypatch):
+    seen = []
+
+    def noted(kind, *rest):
+        model = starting_model(kind, *rest)
+        seen.append((kind, model.V.tobytes()))
+        return model
+
+    monkeypatch.setattr(taste, "starting_model", noted)
+    c = cohort(5, n_patients=20, visits=(3, 12))
+    TASTE(3, n_init=4, max_iter=1, random_state=0).fit(c)
+    assert [kind for kind, _ in seen] == ["nmf", "random", "nmf", "random"]
+    assert len({V for _, V in seen}) == 4
+    seen.clear()
+    for init in ("random", "uniform"):
+        TASTE(3, n_init=2, init=init, max_iter=1, random_state=0).fit(c)
+    assert [kind for kind, _ in seen] == ["random", "random", "uniform", "uniform"]
+
+
+def test_weights_in_absolute_terms():
+    c = cohort(3, n_patients=20)
+    X2 = np.array([np.sum(X**2) for X, _ in dense(c)])
+    m = TASTE(3, lam=0.3, mu=2.0, max_iter=1, random_state=0).fit(c)
+    np.testing.assert_allclose(m.mu_k_, 2.0 * X2 / 3)
+    assert m.lam_eff_ == pytest.approx(0.3 * X2.sum() / np.sum(c.static**2))
+    m = TASTE(3, lam=0.3, mu=2.0, weights="absolute", max_iter=1, random_state=0).fit(c)
+    np.testing.assert_array_equal(m.mu_k_, np.where(X2 > 0, 2.0, 0.0))
+    assert m.lam_eff_ == 0.3
+    np.testing.assert_array_equal(m.project(c[::-1]).mu_k, m.mu_k_[::-1])
+
+
+def test_counts_of_patients_are_those_of_the_cohort():
+    c = cohort(3, n_patients=40, visits=(0, 6), density=0.2)
+    m = TASTE(4, max_iter=1, random_state=0).fit(c)
+    empty = np.array([not X.any() for X, _ in dense(c)])
+    assert np.array_equal(m.empty_history_, empty)
+    assert m.n_empty_ == empty.sum() > 0
+    assert m.n_short_ == np.sum((np.diff(c.offsets) < 4) & ~empty) > 0
+    assert (m.n_patients_, m.n_visits_) == (40, c.offsets[-1])
 
 
 def test_more_starts_are_never_worse():
@@ -285,17 +442,37 @@ def test_more_starts_are_never_worse():
 
 def test_scikit_learns_manners():
     c, truth = simulate.ehr(150, n_features=40, n_static=6, mean_visits=10, rank=3, random_state=0)
+    c = Cohort(c.visits, c.offsets, c.static, patient_ids=[f"p{k}" for k in range(150)])
     y = truth.labels
     pipe = make_pipeline(TASTE(2, max_iter=20, random_state=0), StandardScaler(), LogisticRegression())
     assert cross_val_score(pipe, c, y, cv=3).shape == (3,)
     grid = GridSearchCV(pipe, {"taste__rank": [2, 3]}, cv=2).fit(c, y)
     assert grid.predict_proba(c).shape == (150, 2)
-    frame = TASTE(2, max_iter=20, random_state=0).set_output(transform="pandas").fit_transform(c)
+    frame = TASTE(2, max_iter=20, random_state=0, n_jobs=-1).set_output(transform="pandas").fit_transform(c)
     assert list(frame.columns) == ["phenotype_1", "phenotype_2"]
     assert np.array_equal(frame.index, c.patient_ids)
     m = TASTE(2, max_iter=20, random_state=0).set_output(transform="pandas").fit(c)
+    assert np.array_equal(frame, m.W_)
     assert np.array_equal(m.transform(c[5:9]).index, c.patient_ids[5:9])
     assert clone(m).get_params() == m.get_params()
+
+
+def test_phenotype_table_to_the_letter():
+    V, F = np.array([[4.0, 0.0], [1.0, 2.0], [0.2, 1.0]]), np.array([[0.0, 1.0], [0.0, 0.5]])
+    table = definitions(V, F, np.array(["a", "b", "c"]), None, top=2, min_weight=0.3)
+    assert table.values.tolist() == [
+        [1, "temporal", "a", 1.0],
+        [2, "temporal", "b", 0.5],
+        [2, "static", "0", 1.0],
+        [2, "static", "1", 0.5],
+    ]
+    table = definitions(V, F, np.array(["a", "b", "c"]), np.array(["s", "t"]), top=1, scale="column")
+    assert table.values.tolist() == [
+        [1, "temporal", "a", 1.0],
+        [2, "temporal", "b", 1.0],
+        [2, "static", "s", 1.0],
+    ]
+    assert len(definitions(V, None, None, None, top=None, min_weight=0)) == 5  # no weight, no row
 
 
 def test_phenotype_table():
