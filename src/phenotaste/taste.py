@@ -16,7 +16,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Model, Weights
 from phenotaste.core.start import starting_model
-from phenotaste.engines.threads import Threads
+from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class TASTE(TransformerMixin, BaseEstimator):
     def fit(self, cohort: Cohort, y: Any = None) -> Self:
         """Find the phenotypes of a cohort; y is ignored."""
         engine, aligned = self._prepare(cohort)
-        best = self._best_start(engine, aligned, cohort.shape[1])
+        with one_blas_thread():  # also for the small products between the steps: idle BLAS threads spin
+            best = self._best_start(engine, aligned, cohort.shape[1])
         self._keep(best, cohort, aligned, engine.weights)
         return self
 

@@ -58,8 +58,9 @@ class Sums(NamedTuple):
             np.zeros(4),
         )
 
-    def plus(self, other: "Sums") -> "Sums":
-        return Sums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+    def add(self, other: "Sums") -> None:
+        for mine, theirs in zip(self, other, strict=True):
+            mine += theirs
 
 
 class Scored(NamedTuple):

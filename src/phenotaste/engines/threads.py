@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 SUMS_BYTES = 64 * 2**20  # all blocks' sums together stay below this
 MOST_BLOCKS = 64
+BLOCK_VISITS = 8192  # fewer would not be worth a block's own desk and sums
 
 
 def available_cores() -> int:
@@ -49,6 +50,7 @@ class Threads:
         self.courses = np.zeros((int(shard.offsets[-1]), rank), dtype) if courses is None else courses
         self.previous: Array | None = None  # the courses one step ago, once there has been a step
         self._edges: Array | None = None
+        self._pool = ThreadPoolExecutor(self.n_jobs)  # its threads end with this object
 
     def start(self, model: Model) -> None:
         definitions = define(model, self.weights.lam)
@@ -84,7 +86,7 @@ class Threads:
 
         total, *rest = self._map(work, model)
         for part in rest:
-            total = total.plus(part)
+            total.add(part)
         return total
 
     def undo(self) -> None:
@@ -122,8 +124,8 @@ class Threads:
             self._edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
         starts, ends = self._edges[:-1].tolist(), self._edges[1:].tolist()
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
-        with one_blas_thread(), ThreadPoolExecutor(self.n_jobs) as pool:
-            return list(pool.map(work, starts, ends))
+        with one_blas_thread():
+            return list(self._pool.map(work, starts, ends))
 
 
 @cache
@@ -137,9 +139,9 @@ def one_blas_thread() -> AbstractContextManager[object]:
 
 
 def block_edges(shard: Shard, n_columns: int, rank: int) -> Array:
-    """Patients cut into blocks of about equal work; only the data decides where."""
-    blocks = SUMS_BYTES // (8 * rank * (n_columns + 3 * rank))
-    blocks = int(np.clip(blocks, 4, MOST_BLOCKS))
+    """Patients cut into blocks of about equal work; only the data decides where, and how many."""
+    room = SUMS_BYTES // (8 * rank * (n_columns + 3 * rank))
+    blocks = max(4, min(int(shard.offsets[-1]) // BLOCK_VISITS, room, MOST_BLOCKS))
     work = np.cumsum(np.diff(shard.offsets) + 4 * rank)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)
     return np.unique(np.concatenate([[0], cuts, [len(work)]]))
