@@ -10,6 +10,7 @@ from numba import njit
 from .records import VECTOR, Array
 
 EPSILON = 2.0**-52
+NOTHING = 1e-150  # a column this short, in a matrix of entries up to 1, is reduced already
 MOST_STEPS = 60  # QL steps for one eigenvalue; two are usual
 
 
@@ -54,7 +55,7 @@ def to_tridiagonal(A: Array, diagonal: Array, off: Array, strength: Array, work:
         head = -norm if v[0] > 0.0 else norm
         off[k] = head
         strength[k] = 0.0
-        if m == 1 or norm == 0.0:
+        if m == 1 or norm < NOTHING:
             off[k] = v[0]
             continue
         v[0] -= head
@@ -103,13 +104,17 @@ def reflections(A: Array, strength: Array, E: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def implicit_ql(d: Array, e: Array, E: Array, cosines: Array, sines: Array) -> bool:
-    """Diagonalise the tridiagonal matrix (d, e), turning the rows of E into its eigenvectors."""
+    """Diagonalise the tridiagonal matrix (d, e), turning the rows of E into its eigenvectors.
+
+    The matrix came in with entries up to 1, and rounding has left that much noise in it: an entry of e below the noise
+    is done with, even where its neighbours on the diagonal are noise too.
+    """
     n = d.size
     e[n - 1] = 0.0
     for first in range(n):
         for _ in range(MOST_STEPS):
             last = first
-            while last < n - 1 and abs(e[last]) > EPSILON * (abs(d[last]) + abs(d[last + 1])):
+            while last < n - 1 and abs(e[last]) > EPSILON * (1.0 + abs(d[last]) + abs(d[last + 1])):
                 last += 1
             if last == first:
                 break
