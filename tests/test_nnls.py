@@ -117,3 +117,15 @@ def test_pivoting_gives_the_same_whatever_set_it_starts_from():
         x = np.array([np.zeros(7), np.ones(7), np.eye(7)[2], -np.ones(7)])
         rows_by_pivoting(G, b, x)
         np.testing.assert_allclose(x, np.tile(nnls(design, target)[0], (4, 1)), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("solver", [rows_by_pivoting, walk_from_zero])
+def test_coordinates_that_must_leave_again(solver):
+    """Columns so alike that what goes in first has to come out later, in nearly half of these problems."""
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        design = np.cumsum(rng.random((14, 10)), axis=1)
+        target = design @ rng.random(10) + rng.standard_normal(14)
+        x = solve(solver, design, target)
+        assert np.all(x >= 0)
+        np.testing.assert_allclose(x, nnls(design, target)[0], rtol=1e-6, atol=1e-8)

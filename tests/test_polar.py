@@ -98,3 +98,10 @@ def test_what_is_not_finite_shows(polar):
     U = np.random.default_rng(0).random((7 if polar is by_root else 3, 4))
     U[1, 2] = np.nan
     assert np.isnan(polar(U, np.eye(4))).any()
+
+
+def test_a_matrix_that_is_not_finite_has_no_root():
+    root, C = np.empty((3, 3)), np.eye(3)
+    C[2, 2] = np.inf
+    inverse_root(C, new_eigen(3), root)
+    assert np.isnan(root).all()
