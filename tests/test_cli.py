@@ -133,6 +133,16 @@ def test_fit_json_is_one_object_and_nothing_else(place):
     assert record["objective"] == pytest.approx(TASTE.load(place / "m-json").loss_curve_[-1])
 
 
+def test_plan_says_what_a_fit_takes_and_writes_nothing(call, place):
+    before = sorted(place.iterdir())
+    done = call("fit", "cohort", "--rank", "2", "--plan", "--json", folder=place)
+    expected = json.loads(done.stdout)
+    assert expected["memory"] > 0
+    assert expected["most_seconds"] == pytest.approx(200 * expected["seconds_per_iteration"])
+    assert sorted(place.iterdir()) == before
+    assert "GiB" in call("fit", "cohort", "--plan", folder=place).stdout
+
+
 def test_fit_includes_patients_only_when_asked_and_replaces_only_when_asked(call, place):
     arguments = ("fit", "cohort", "--rank", 2, "--max-iter", 2, "--out", "m-twice")
     first = call(*arguments, folder=place)

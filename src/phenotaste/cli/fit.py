@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 def fit(
     cohort: CohortFolder,
-    out: Annotated[Path, typer.Option(help="Folder to save the model as.", metavar="MODEL")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to save the model as.", metavar="MODEL", show_default=False)
+    ] = None,
     rank: Annotated[int, typer.Option(help="Number of phenotypes.")] = 5,
     lam: Annotated[float, typer.Option(help="Weight of static features against visits.")] = 0.1,
     mu: Annotated[float, typer.Option(help="Weight of the uniqueness term.")] = 1.0,
@@ -48,6 +50,9 @@ def fit(
         bool, typer.Option("--include-patients", help="Save the patients' scores and courses too.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier MODEL.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what memory and time the fit would take, and do not fit.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Find the phenotypes of a cohort and save the model.
@@ -57,7 +62,13 @@ def fit(
     Example:
 
         phenotaste fit cohort --rank 5 --n-init 5 --out model
+
+    What a large one would take:
+
+        phenotaste fit cohort --rank 40 --plan
     """
+    if out is None and not plan:
+        raise typer.BadParameter("say where to save the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
     from phenotaste.cli.printing import print_json, print_list
 
@@ -76,6 +87,9 @@ def fit(
         n_jobs=threads,
         random_state=seed,
     )
+    if plan or out is None:
+        print_plan(model, cohort, json_)
+        return
     summary = fit_and_save(model, cohort, out, overwrite, include_patients)
     if json_:
         print_json({"model": str(out), **summary.as_dict()})
@@ -98,6 +112,18 @@ def fit_and_save(
     summary = fit_summary(model, time.perf_counter() - began)
     model.save(out, include_patients=include_patients)
     return summary
+
+
+def print_plan(model: "TASTE", cohort: Path, json_: bool) -> None:
+    from phenotaste import Cohort
+    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.plan import plan
+
+    expected = plan(model, Cohort.load(cohort))
+    if json_:
+        print_json(expected._asdict())
+    else:
+        print_list(f"A fit of {model.rank} phenotypes would take", expected.lines())
 
 
 def check_model_folder(out: Path, overwrite: bool) -> None:

@@ -1,0 +1,26 @@
+"""What a plan adds up is what a fit holds."""
+
+import numpy as np
+
+from made_up import cohort
+from phenotaste import TASTE
+from phenotaste.plan import bytes_of_a_fit, plan
+
+
+def test_plan_counts_the_courses_of_every_copy():
+    c = cohort(0, n_patients=300, visits=(20, 40), n_features=20)
+    one = bytes_of_a_fit(TASTE(6), c)
+    U = c.n_visits * 6 * 8
+    assert 2 * U < one < 3 * U
+    assert bytes_of_a_fit(TASTE(6, n_init=2), c) == one + U
+    assert bytes_of_a_fit(TASTE(6, dtype="float32"), c) == one - U
+
+
+def test_plan_is_of_the_whole_cohort_though_it_tries_a_sample():
+    c = cohort(0, n_patients=9000, visits=(1, 3), n_features=5)
+    expected = plan(TASTE(2, max_iter=50, n_init=3, n_jobs=1), c)
+    assert (expected.patients, expected.visits, expected.threads) == (9000, c.n_visits, 1)
+    assert expected.nonzeros == c.visits.nnz
+    assert expected.seconds_per_iteration > 0
+    assert np.isclose(expected.most_seconds, 150 * expected.seconds_per_iteration)
+    assert dict(expected.lines())["Patients"].startswith("9,000")
