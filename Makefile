@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+FRESH  := $(VENV)/.kernels
 BENCH  := $(VENV)/.bench
 
 .PHONY: help setup demo test test-slow bench bench-scaling lint clean
@@ -25,7 +26,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup
+# numba's cache knows when a kernel's own file changed, not when a kernel it calls did.
+$(FRESH): $(READY) $(wildcard src/phenotaste/core/*.py)
+	@find src -name '*.nb[ci]' -delete
+	@touch $@
+
+demo: setup $(FRESH)
 	$(BIN)/phenotaste demo --out demo
 
 lint: setup
@@ -34,20 +40,20 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+test: lint $(FRESH)
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-slow: setup
+test-slow: setup $(FRESH)
 	$(BIN)/pytest -m slow
 
 $(BENCH): $(READY)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
-bench: $(BENCH)
+bench: $(BENCH) $(FRESH)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-bench-scaling: $(BENCH)
+bench-scaling: $(BENCH) $(FRESH)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
 
 clean:

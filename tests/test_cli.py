@@ -264,11 +264,14 @@ def test_interruption_ends_in_one_line_and_leaves_nothing(place):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(terminal)
-    read_until(screen, "iteration 2")
-    child.send_signal(signal.SIGINT)
-    seen = read_until(screen, "left behind.")
-    assert child.wait(timeout=60) == 130
-    assert child.stdout.read() == b""
+    try:
+        read_until(screen, "iteration 2")
+        child.send_signal(signal.SIGINT)
+        seen = read_until(screen, "left behind.")
+        assert child.wait(timeout=60) == 130
+        assert child.stdout.read() == b""
+    finally:
+        child.kill()
     assert "Traceback" not in seen
     assert not [name for name in os.listdir(place) if "m-stopped" in name]
 

@@ -307,6 +307,21 @@ def test_bad_settings_are_refused_by_name(settings, word):
         TASTE(**settings).fit(cohort(0))
 
 
+@pytest.mark.parametrize("scale", [1e-60, 1e60])
+def test_values_that_cannot_be_computed_with_are_refused(scale):
+    with pytest.raises(InputError, match="divide"):
+        TASTE(2).fit(cohort(0, scale=scale))
+    with pytest.raises(InputError, match="no temporal features"):
+        TASTE(2).fit(Cohort(np.zeros((0, 0)), [0, 0]))
+
+
+def test_the_papers_start_without_uniqueness_term_fits():
+    c = cohort(2, n_static=0, visits=(3, 9))
+    with pytest.warns(UserWarning, match="uniqueness"):
+        m = TASTE(3, mu=0, init="uniform", random_state=0).fit(c)
+    assert m.loss_curve_[-1] < 0.5 * 0.5 * np.sum(c.visits.data**2)
+
+
 def test_only_cohorts_are_taken():
     with pytest.raises(InputError, match="Cohort"):
         TASTE(2).fit(np.eye(3))

@@ -22,6 +22,7 @@ from phenotaste.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100  # of ‖X‖²: beyond, its own square is no number
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 1000
 
@@ -254,6 +255,12 @@ class TASTE(TransformerMixin, BaseEstimator):
                 "mu=0 drops the uniqueness term: the phenotypes found are one choice of many.", stacklevel=3
             )
         aligned = align(cohort, columns_of(cohort))
+        size = float(aligned.norms.sum())
+        if size > 0 and not SMALLEST_SIZE < size < LARGEST_SIZE:
+            raise InputError(
+                f"The visits' values are of a size ({size:.0e} when squared and added up) that cannot be computed "
+                "with: divide them by a constant."
+            )
         weights = Weights(self._static_weight(aligned), self._patient_weights(aligned.norms))
         return self._engine(aligned, weights), aligned
 

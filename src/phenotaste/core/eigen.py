@@ -18,16 +18,21 @@ MOST_STEPS = 60  # QL steps for one eigenvalue; two are usual
 def eigh_in_place(A: Array, values: Array, vectors: Array, scratch: Array) -> bool:
     """Overwrite A; row i of `vectors` is the eigenvector of values[i] (in no order). False if QL did not settle."""
     n = values.size
-    scale = 0.0
+    scale, total = 0.0, 0.0
     for i in range(n):
         for j in range(n):
             scale = max(scale, abs(A[i, j]))
-    if not scale > 0.0 or not np.isfinite(scale):
-        values[:] = A[0, 0]  # zero, or whatever it is that is not finite
+            total += A[i, j]  # a NaN may hide from max, not from this
+    if not np.isfinite(total):
+        values[:] = np.nan
+        vectors[:] = np.nan
+        return False
+    if scale == 0.0:
+        values[:] = 0.0
         vectors[:] = 0.0
         for i in range(n):
             vectors[i, i] = 1.0
-        return scale == 0.0
+        return True
     for i in range(n):
         for j in range(n):
             A[i, j] /= scale

@@ -67,6 +67,8 @@ def short_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
 @njit(cache=True, nogil=True)
 def nuclear_norm(C: Array, U: Array, H: Array) -> float:
     """‖U Hᵀ‖_*, from the eigenvalues of C where they can carry it and from U Hᵀ itself where not."""
+    if not np.isfinite(np.sum(C)):
+        return np.nan
     values = np.linalg.eigvalsh(C)
     if values[0] > 1e-8 * values[-1]:
         return float(np.sum(np.sqrt(values)))

@@ -59,7 +59,8 @@ class Threads:
     def start_uniform(self, rng: np.random.Generator) -> None:
         """The paper's start: every entry of U uniform; patients without history stay at zero."""
         rng.random(out=self.courses, dtype=self.courses.dtype)
-        self.courses[np.repeat(self.weights.mu == 0, np.diff(self.shard.offsets))] = 0.0
+        nothing = np.diff(self.shard.indptr[self.shard.offsets]) == 0
+        self.courses[np.repeat(nothing, np.diff(self.shard.offsets))] = 0.0
 
     def step(self, model: Model, reach: float = 0.0) -> Sums:
         """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
