@@ -26,9 +26,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# numba's cache knows when a kernel's own file changed, not when a kernel it calls did.
+# numba's cache knows when a kernel's own file changed, not when a kernel it calls did: compile them all anew.
 $(FRESH): $(READY) $(wildcard src/phenotaste/core/*.py)
 	@find src -name '*.nb[ci]' -delete
+	@echo "compiling the kernels, once ..."
+	@$(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null 2>&1
 	@touch $@
 
 demo: setup $(FRESH)

@@ -377,7 +377,7 @@ def losses(shard: Shard, k: int, mu: float, norm: float, model: Definitions, des
     loss[1] = static_loss(shard.static[k], model, desk.w)
     loss[2] = 0.0
     if mu > 0.0:
-        np.dot(model.H, desk.G, desk.work)
-        np.dot(desk.work, model.H.T, desk.target)
-        nuclear = nuclear_norm(desk.target, U, model.H)
+        M = desk.pull[:visits]
+        np.dot(U, model.H.T, M)
+        nuclear = nuclear_norm(M, desk.eigen)
         loss[2] = 0.5 * mu * (np.trace(desk.G) + np.sum(model.H * model.H) - 2.0 * nuclear)

@@ -65,12 +65,23 @@ def short_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
-def nuclear_norm(C: Array, U: Array, H: Array) -> float:
-    """‖U Hᵀ‖_*, from the eigenvalues of C where they can carry it and from U Hᵀ itself where not."""
-    if not np.isfinite(np.sum(C)):
+def nuclear_norm(M: Array, eigen: Eigen) -> float:
+    """‖M‖_*: singular values as lengths of M along its singular directions, which keeps the small ones' digits."""
+    visits, R = M.shape
+    n = min(visits, R)
+    square = eigen.square[: n * n].reshape(n, n)
+    Z = eigen.vectors[: n * n].reshape(n, n)
+    if visits < R:
+        np.dot(M, M.T, square)
+    else:
+        np.dot(M.T, M, square)
+    if not eigh_in_place(square, eigen.values[:n], Z, eigen.scratch):
         return np.nan
-    values = np.linalg.eigvalsh(C)
-    if values[0] > 1e-8 * values[-1]:
-        return float(np.sum(np.sqrt(values)))
-    _, singular, _ = np.linalg.svd(np.dot(U, H.T), full_matrices=False)
-    return float(np.sum(singular))
+    total = 0.0
+    along = np.dot(Z, M) if visits < R else np.dot(Z, M.T)
+    for i in range(n):
+        size = 0.0
+        for j in range(along.shape[1]):
+            size += along[i, j] * along[i, j]
+        total += np.sqrt(size)
+    return total
