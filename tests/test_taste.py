@@ -490,6 +490,13 @@ def test_phenotype_table_to_the_letter():
     assert len(definitions(V, None, None, None, top=None, min_weight=0)) == 5  # no weight, no row
 
 
+def test_a_fitted_model_keeps_its_rank_when_the_setting_changes():
+    c = cohort(6, n_patients=30, visits=(3, 12))
+    m = TASTE(2, random_state=0).fit(c)
+    before = m.transform(c)
+    assert np.array_equal(m.set_params(rank=5).transform(c), before)
+
+
 def test_phenotype_table():
     c = cohort(6, n_patients=30, visits=(3, 12), n_features=5)
     m = TASTE(2, random_state=0).fit(Cohort(c.visits, c.offsets, c.static, feature_names=list("abcde")))

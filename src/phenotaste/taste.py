@@ -154,11 +154,12 @@ class TASTE(TransformerMixin, BaseEstimator):
         """Scores, courses and loss of patients under the fitted definitions."""
         check_is_fitted(self, "V_")
         need_cohort(cohort)
-        F = np.zeros((0, self.H_.shape[0])) if self.F_ is None else self.F_
+        rank = self.H_.shape[0]
+        F = np.zeros((0, rank)) if self.F_ is None else self.F_
         columns = Columns(self.V_.shape[0], self.feature_names_in_, F.shape[0], self.static_names_in_)
         aligned = align(cohort, columns)
-        mu = self._patient_weights(aligned.norms)
-        engine = self._engine(aligned, Weights(self.lam_eff_, mu))
+        mu = self._patient_weights(aligned.norms, rank)
+        engine = self._engine(aligned, Weights(self.lam_eff_, mu), rank)
         scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
         return Projection(
             scored.W,
@@ -261,8 +262,8 @@ class TASTE(TransformerMixin, BaseEstimator):
                 f"The visits' values are of a size ({size:.0e} when squared and added up) that cannot be computed "
                 "with: divide them by a constant."
             )
-        weights = Weights(self._static_weight(aligned), self._patient_weights(aligned.norms))
-        return self._engine(aligned, weights), aligned
+        weights = Weights(self._static_weight(aligned), self._patient_weights(aligned.norms, self.rank))
+        return self._engine(aligned, weights, self.rank), aligned
 
     def _static_weight(self, aligned: Aligned) -> float:
         """λ_eff: a relative weight is a share of the visits' size against that of the static features."""
@@ -271,16 +272,16 @@ class TASTE(TransformerMixin, BaseEstimator):
         size = float(np.sum(aligned.shard.static**2))
         return self.lam * float(aligned.norms.sum()) / size if size > 0 else 0.0
 
-    def _patient_weights(self, norms: Array) -> Array:
+    def _patient_weights(self, norms: Array, rank: int) -> Array:
         """μ_k: a relative weight is a share of the patient's own size, spread over the phenotypes."""
         if self.weights == "relative":
-            return self.mu * norms / self.rank
+            return self.mu * norms / rank
         return np.where(norms > 0, float(self.mu), 0.0)
 
-    def _engine(self, aligned: Aligned, weights: Weights) -> Threads:
+    def _engine(self, aligned: Aligned, weights: Weights, rank: int) -> Threads:
         n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
         return Threads(
-            aligned.shard, weights, self.rank, exact=self.solver == "bpp", dtype=self.dtype, n_jobs=n_jobs
+            aligned.shard, weights, rank, exact=self.solver == "bpp", dtype=self.dtype, n_jobs=n_jobs
         )
 
     def _best_start(self, engine: Threads, aligned: Aligned, n_features: int) -> loop.Fit:
