@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 $(FRESH): $(READY) $(wildcard src/phenotaste/core/*.py)
 	@find src -name '*.nb[ci]' -delete
 	@echo "compiling the kernels, once ..."
-	@$(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null 2>&1
+	@$(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null
 	@touch $@
 
 demo: setup $(FRESH)

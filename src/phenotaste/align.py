@@ -32,6 +32,12 @@ def columns_of(cohort: Cohort) -> Columns:
     return Columns(cohort.shape[1], cohort.feature_names, P, cohort.static_names)
 
 
+def columns_of_fitted(model: Any) -> Columns:
+    """The columns a fitted model knows, from its attributes."""
+    P = 0 if model.F_ is None else model.F_.shape[0]
+    return Columns(model.V_.shape[0], model.feature_names_in_, P, model.static_names_in_)
+
+
 def align(cohort: Cohort, columns: Columns) -> Aligned:
     """The cohort's data in the order of `columns`; data without names must have the same width."""
     visits, static = cohort.visits, cohort.static

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from phenotaste.align import Columns, align
+from phenotaste.align import align, columns_of_fitted
 from phenotaste.cohort import Cohort
 from phenotaste.core.cpu import cross_product_gaps
 from phenotaste.core.records import Model, Scored, Weights
@@ -56,17 +56,14 @@ def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
 def losses(model: Any, cohort: Cohort, lam: float | None = None) -> Scored:
     """Each patient's three parts of the objective (static part with weight `lam`, else λ_eff)."""
     F = np.zeros((0, model.H_.shape[0])) if model.F_ is None else model.F_
-    columns = Columns(
-        model.V_.shape[0], model.feature_names_in_, F.shape[0], getattr(model, "static_names_in_", None)
-    )
-    aligned = align(cohort, columns)
+    aligned = align(cohort, columns_of_fitted(model))
     if is_fitted_on(model, cohort):
         U, W, mu = model.U_, model.W_, model.mu_k_
     else:
         projected = model.project(cohort)
         U, W, mu = projected.U, projected.W, projected.mu_k
     weights = Weights(model.lam_eff_ if lam is None else lam, mu)
-    engine = Threads(aligned.shard, weights, U.shape[1], n_jobs=None, courses=np.ascontiguousarray(U))
+    engine = Threads(aligned.shard, weights, U.shape[1], courses=np.ascontiguousarray(U))
     return engine.score(Model(model.H_, model.V_, F), W)
 
 

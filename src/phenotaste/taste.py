@@ -11,7 +11,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file, phenotypes
-from phenotaste.align import Aligned, Columns, align, columns_of
+from phenotaste.align import Aligned, align, columns_of, columns_of_fitted
 from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Model, Weights
@@ -156,8 +156,7 @@ class TASTE(TransformerMixin, BaseEstimator):
         need_cohort(cohort)
         rank = self.H_.shape[0]
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
-        columns = Columns(self.V_.shape[0], self.feature_names_in_, F.shape[0], self.static_names_in_)
-        aligned = align(cohort, columns)
+        aligned = align(cohort, columns_of_fitted(self))
         mu = self._patient_weights(aligned.norms, rank)
         engine = self._engine(aligned, Weights(self.lam_eff_, mu), rank)
         scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)

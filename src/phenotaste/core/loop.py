@@ -77,7 +77,7 @@ def fit(
 
     With `normalize` the steps set out from extrapolated factors, which saves most of the iterations. The factors
     handed on are always the plain ones: a step that does not lower the objective is undone, and the next one is
-    plain and reaches less far afterwards, so the objective never rises.
+    plain and reaches less far afterwards, so the objective never rises. Where even a plain one does not, it is over.
     """
     losses: list[float] = []
     outcome = Outcome.MAX_ITER
@@ -86,7 +86,8 @@ def fit(
     for iteration in range(1, max_iter + 1):
         sums = engine.step(extrapolate(model, previous, reach), reach)
         found, loss = model_step(sums, model, engine.weights.lam, normalize=normalize, exact=exact)
-        undone = reach > 0 and not loss <= losses[-1]
+        undone = bool(losses) and not loss <= losses[-1] and (reach > 0 or bool(np.isfinite(loss)))
+        stuck = undone and reach == 0  # a plain step rises by rounding or by the polar factor's cap only
         if undone:
             engine.undo()
             longer, reach = longer / 2, 0.0
@@ -100,6 +101,9 @@ def fit(
             break
         if callback is not None and callback(iteration, losses[-1]) is True:
             outcome = Outcome.STOPPED
+            break
+        if stuck and tol > 0:
+            outcome = Outcome.CONVERGED
             break
         if iteration > 1 and not undone and settled(losses, size_of(sums, engine.weights.lam), tol):
             outcome = Outcome.CONVERGED

@@ -11,6 +11,9 @@ from .records import Array
 # Singular values of M below this are capped, not cut: Q shrinks smoothly to zero along a direction the
 # patient does not have, so the objective keeps falling. A threshold that moved with C would not do that.
 SMALLEST = 1e-6
+# Below this share of the largest singular value, one taken from C is rounding noise, since C holds its square.
+# It matters only where the scale of U and H is free (`normalize=False`); unit columns stay near SMALLEST.
+NOISE = 1e-7
 
 
 class Eigen(NamedTuple):
@@ -35,8 +38,9 @@ def inverse_root(C: Array, eigen: Eigen, out: Array) -> None:
     Z = eigen.vectors.reshape(R, R)
     if not eigh_in_place(C, eigen.values, Z, eigen.scratch):
         eigen.values[:] = np.nan  # the loop will see that the objective is no number
+    least = max(SMALLEST, NOISE * np.sqrt(max(np.max(eigen.values), 0.0)))
     for i in range(R):  # Σ z zᵀ / √λ as a product of rows, each of which carries λ^(-1/4)
-        weight = 1.0 / np.sqrt(max(np.sqrt(max(eigen.values[i], 0.0)), SMALLEST))
+        weight = 1.0 / np.sqrt(max(np.sqrt(max(eigen.values[i], 0.0)), least))
         for r in range(R):
             Z[i, r] *= weight
     np.dot(Z.T, Z, out)
@@ -54,11 +58,12 @@ def short_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
     if not eigh_in_place(MM, eigen.values[:visits], Z, eigen.scratch):
         Z[:] = np.nan
     np.dot(Z, M, Q)  # row i is the i-th singular value times its right singular vector
+    least = max(SMALLEST, NOISE * np.sqrt(max(np.max(eigen.values[:visits]), 0.0)))
     for i in range(visits):
         size = 0.0
         for r in range(R):
             size += Q[i, r] * Q[i, r]
-        weight = 1.0 / max(np.sqrt(size), SMALLEST)
+        weight = 1.0 / max(np.sqrt(size), least)
         for r in range(R):
             M[i, r] = weight * Q[i, r]
     np.dot(Z.T, M, Q)

@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 
 from .model import unit_columns
 from .patient import FLAT, SWEEPS
-from .polar import SMALLEST
+from .polar import NOISE, SMALLEST
 from .records import Array, Model, Sums
 
 
@@ -48,7 +48,8 @@ def solve_scores(X: Array, a: Array, U: Array, model: Model, lam: float) -> Arra
 def polar_factor(U: Array, H: Array) -> Array:
     """Q maximises ⟨Q, U Hᵀ⟩ over ‖Q‖₂ ≤ 1; directions that U Hᵀ hardly has are faded out, not cut."""
     left, singular, right = np.linalg.svd(U @ H.T, full_matrices=False)
-    return (left * (singular / np.maximum(singular, SMALLEST))) @ right
+    least = max(SMALLEST, NOISE * singular.max(initial=0.0))
+    return (left * (singular / np.maximum(singular, least))) @ right
 
 
 def solve_courses(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: float, exact: bool) -> Array:
