@@ -5,6 +5,7 @@ import numpy as np
 from .nnls import rows_by_descent, rows_by_pivoting
 from .records import Array, Model, Sums
 
+FAINT = 1e-9  # scores this small beside the largest phenotype's leave their column of F as it is
 DESCENT = 200, 1e-9  # sweeps at most, and the gain (as a share of a row's size) that ends them
 
 
@@ -16,7 +17,7 @@ def model_step(sums: Sums, model: Model, lam: float, *, normalize: bool, exact: 
     """
     H = solve_H(sums, model.H, normalize)
     V = solve_rows(sums.UU, sums.XU, model.V, exact)
-    F = solve_rows(sums.WW, sums.AW, model.F, exact)
+    F = solve_static(sums.WW, sums.AW, model.F, exact)
     loss = objective(sums, Model(H, V, F), lam)
     if normalize:
         norms = np.linalg.norm(V, axis=0)
@@ -43,6 +44,19 @@ def solve_rows(gram: Array, right: Array, warm: Array, exact: bool) -> Array:
     else:
         rows_by_descent(gram, right, rows, *DESCENT)
     return rows
+
+
+def solve_static(WW: Array, AW: Array, F: Array, exact: bool) -> Array:
+    """F, but for phenotypes that hardly anybody has: a score that fades for good would send its column to infinity."""
+    sizes = np.diagonal(WW)
+    alive = sizes > FAINT**2 * sizes.max(initial=0.0)
+    if alive.all():
+        return solve_rows(WW, AW, F, exact)
+    found = np.array(F, dtype=np.float64)
+    rest = AW - F[:, ~alive] @ WW[~alive]
+    gram, right = np.ascontiguousarray(WW[np.ix_(alive, alive)]), np.ascontiguousarray(rest[:, alive])
+    found[:, alive] = solve_rows(gram, right, F[:, alive], exact)
+    return found
 
 
 def objective(sums: Sums, model: Model, lam: float) -> float:
