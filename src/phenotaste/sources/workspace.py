@@ -1,0 +1,89 @@
+"""A private DuckDB database that one build works in: large tables stay on disk, and go when the build is done."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from ibis import Table
+    from ibis.backends.duckdb import Backend
+
+MEMORY = 3 * 2**30  # DuckDB's own share: what Arrow and numpy hold of the result comes on top
+
+
+class Workspace:
+    """Open with `with`; `folder` is where the database may spill patients' data, a private temporary one by default."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        memory: int = MEMORY,
+        threads: int | None = None,
+    ) -> None:
+        import ibis
+
+        self.folder = tempfile.mkdtemp(prefix="phenotaste-", dir=folder)  # readable by its owner only
+        try:
+            settings: dict[str, Any] = {} if threads is None else {"threads": threads}
+            self.con: Backend = ibis.duckdb.connect(
+                os.path.join(self.folder, "work.duckdb"),
+                memory_limit=f"{memory // 2**20}MiB",
+                temp_directory=os.path.join(self.folder, "spill"),
+                autoinstall_known_extensions=False,  # nothing is ever fetched from the network
+                autoload_known_extensions=False,
+                preserve_insertion_order=False,  # order costs memory; whoever needs one sorts
+                **settings,
+            )
+            self.con.con.execute("SET TimeZone = 'UTC'")
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    def __enter__(self) -> "Workspace":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self.con.disconnect()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def keep(self, table: "Table", name: str) -> "Table":
+        """The rows of an expression, computed once and kept under a name (an earlier one of it is replaced)."""
+        with refusing(name):
+            return self.con.create_table(name, table, overwrite=True)
+
+    def take(self, batches: "pa.RecordBatchReader", name: str) -> "Table":
+        """Rows that come from outside, batch by batch."""
+        with refusing(name):
+            return self.con.create_table(name, batches, overwrite=True)
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """DuckDB's errors as a sentence: its own quote the values that they stumble over, which may be a patient's."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException:
+        raise InputError(
+            f"there is not enough memory or disk for {what}; free some, or use a larger machine."
+        ) from None
+    except duckdb.IOException:
+        raise InputError(
+            f"{what} could not be read or written; check the file, the disk and your rights."
+        ) from None
+    except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.OutOfRangeException):
+        raise InputError(
+            f"{what} holds values that do not fit their column; check dates and numbers."
+        ) from None
