@@ -1,5 +1,6 @@
 """What every source hands on: events, persons and what else it knows, as tables of one workspace."""
 
+from datetime import date
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -43,4 +44,6 @@ class Records(NamedTuple):
     periods: "Table | None" = None  # when a patient was under observation; start, end: date, both inclusive
     labels: "Table | None" = None  # index times and outcomes that the source brings; value: 0, 1 or null
     names: "Table | None" = None  # readable names of codes
+    index_codes: tuple[str, ...] = ()  # code sets that the source resolved, written as settings write them
+    as_of: date | None = None  # the date that persons' ages are stated for, where a source has such a date
     notes: tuple[str, ...] = ()  # sentences about choices the source made, for the user to read
