@@ -798,3 +798,13 @@ def test_a_million_rows():
         np.bincount(frame["patient"]), np.add.reduceat(c.visits.sum(axis=1), c.offsets[:-1])
     )
     np.testing.assert_array_equal(frame["feature"].value_counts().sort_index(), c.visits.sum(axis=0))
+
+
+def test_origin_stays_with_the_cohort(tmp_path):
+    origin = {"attrition": [{"step": "read", "patients": 3}], "settings": {"visit": "day"}}
+    c = Cohort([[1.0], [2.0]], [0, 1, 2], origin=origin)
+    c.save(tmp_path / "c", beside={"attrition.csv": b"step,patients\n"})
+    assert Cohort.load(tmp_path / "c").origin == origin == c[1].origin
+    assert (tmp_path / "c" / "attrition.csv").read_bytes() == b"step,patients\n"
+    Cohort([[1.0]], [0, 1]).save(tmp_path / "d")
+    assert Cohort.load(tmp_path / "d").origin is None

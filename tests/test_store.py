@@ -227,6 +227,27 @@ def test_a_user_s_own_files_in_the_folder_stay(folder):
     assert {"notes.txt", "other.safetensors", "model.backup.safetensors"} <= names_in(folder)
 
 
+def test_files_beside_the_arrays_come_and_go_with_the_save(tmp_path):
+    path = tmp_path / "made"
+    arrays = {"a": {"x": np.arange(3)}}
+    store.write(path, "cohort", arrays, {}, {"attrition.csv": b"old", "quality.json": b"{}"})
+    (path / "notes.md").write_text("mine")
+    store.write(path, "cohort", arrays, {}, {"attrition.csv": b"new"})
+    assert (path / "attrition.csv").read_bytes() == b"new"
+    assert (path / "attrition.csv").stat().st_mode & 0o077 == 0
+    assert (path / "notes.md").read_text() == "mine"
+    assert sorted(file.suffix for file in path.iterdir()) == [".csv", ".json", ".md", ".safetensors"]
+    store.write(path, "cohort", arrays, {})
+    assert not (path / "attrition.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "../up.csv", "sub/a.csv", "a.exe", "A.csv"])
+def test_files_beside_the_arrays_cannot_lead_elsewhere(tmp_path, name):
+    with pytest.raises(InputError, match="name that cannot be used"):
+        store.write(tmp_path / "made", "cohort", {"a": {"x": np.arange(3)}}, {}, {name: b""})
+    assert not any(tmp_path.iterdir())
+
+
 def test_leftovers_of_killed_saves_go(folder, tmp_path):
     (folder / "patients.0123456789abcdef.safetensors").write_text("loser")
     (folder / "manifest.0123456789abcdef.json").write_text("loser")
@@ -383,7 +404,7 @@ def test_garbage_manifests_are_refused(folder, garbage):
 @pytest.mark.parametrize(
     "name", ["../model.safetensors", "/etc/passwd", "manifest.json", "a/b.safetensors", "", 3, None, ["x"]]
 )
-@pytest.mark.parametrize("where", ["files", "replaced"])
+@pytest.mark.parametrize("where", ["files", "replaced", "beside"])
 def test_names_that_lead_elsewhere_are_neither_opened_nor_deleted(tmp_path, name, where):
     save(tmp_path / "model", 2)
     victim = tmp_path / "model.safetensors"
@@ -392,7 +413,7 @@ def test_names_that_lead_elsewhere_are_neither_opened_nor_deleted(tmp_path, name
     if where == "files":
         manifest["files"]["model"]["name"] = name
     else:
-        manifest["replaced"] = [name]
+        manifest[where] = [name]
     seal(tmp_path / "model", manifest)
     assert "no save would write" in refused(tmp_path / "model")
     with pytest.raises(InputError):

@@ -5,6 +5,7 @@ The record that every other part of the package shares; it is checked once, on t
 
 import operator
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,6 +55,8 @@ class Cohort:
         NaN where unknown.
     allow_negative : bool
         Only for simulated data whose noise makes it negative.
+    origin : dict, optional
+        How the cohort came about (source, settings, attrition, data quality): what JSON can hold, no patient.
 
     Examples
     --------
@@ -77,8 +80,10 @@ class Cohort:
         static_names: Any = None,
         labels: Any = None,
         allow_negative: bool = False,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.allow_negative = bool(allow_negative)
+        self.origin = None if origin is None else dict(origin)
         parts = visits if isinstance(visits, CSR) else csr_parts(visits)
         self.offsets = checked_offsets(offsets, len(parts.indptr) - 1)
         self.feature_names = checked_names(feature_names, parts.n_features, "feature_names")
@@ -140,14 +145,17 @@ class Cohort:
             data, indices, indptr = (parts.pop(f"visits.{name}") for name in ("data", "indices", "indptr"))
             # Checked like any input: compiled code will index with these numbers.
             visits = CSR(data, indices, indptr, operator.index(meta["n_features"]))
-            return cls(visits, allow_negative=meta["allow_negative"], **parts)
+            return cls(visits, allow_negative=meta["allow_negative"], origin=meta.get("origin"), **parts)
         except (KeyError, TypeError):
             raise InputError(f"{path} lacks parts of a cohort; save the cohort again.") from None
         except InputError as error:
             raise InputError(f"{path} does not hold a sound cohort: {error}") from None
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save as a folder of safetensors and a manifest; it holds patient data and only you can read it."""
+    def save(self, path: str | os.PathLike[str], *, beside: Mapping[str, bytes] | None = None) -> None:
+        """Save as a folder of safetensors and a manifest; it holds patient data and only you can read it.
+
+        `beside` are files to lie in the folder for people to look at, by name.
+        """
         arrays = {f"visits.{name}": getattr(self.visits, name) for name in ("data", "indices", "indptr")}
         for name in (
             "offsets",
@@ -160,8 +168,8 @@ class Cohort:
         ):
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
-        meta = {"n_features": self.n_features, "allow_negative": self.allow_negative}
-        store.write(path, "cohort", {"cohort": arrays}, meta)
+        meta = {"n_features": self.n_features, "allow_negative": self.allow_negative, "origin": self.origin}
+        store.write(path, "cohort", {"cohort": arrays}, meta, beside)
 
     @property
     def n_patients(self) -> int:

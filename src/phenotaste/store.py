@@ -33,6 +33,7 @@ except (
     fcntl = None  # type: ignore[assignment]
 
 Files = Mapping[str, Mapping[str, np.ndarray]]
+Beside = Mapping[str, bytes]
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -45,6 +46,7 @@ DATA_FILE = re.compile(r"[a-z][a-z0-9_]*(\.[0-9a-f]{16})?\.safetensors")
 # What a save over an existing folder writes carries a random token, so that leftovers can be told from
 # files which a user put there.
 TOKENED = re.compile(r"[a-z][a-z0-9_]*\.[0-9a-f]{16}\.(safetensors|json)")
+BESIDE_FILE = re.compile(r"[a-z][a-z0-9_]*\.(csv|json|md|parquet|svg|toml)")
 CLOCK = re.compile(r"(datetime64|timedelta64)(\[\d*(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
 
 DTYPE_CODES = {"bool": "BOOL"} | {
@@ -55,20 +57,30 @@ DTYPE_CODES = {"bool": "BOOL"} | {
 DTYPES = {code: name for name, code in DTYPE_CODES.items()}
 
 
-def write(path: str | os.PathLike[str], kind: str, files: Files, meta: Mapping[str, Any]) -> None:
+def write(
+    path: str | os.PathLike[str],
+    kind: str,
+    files: Files,
+    meta: Mapping[str, Any],
+    beside: Beside | None = None,
+) -> None:
     """Save arrays and a JSON-able `meta` as the folder `path`, replacing a folder of the same kind.
 
     `files` maps a file stem to the arrays of that file: {"model": {"V": ...}, "patients": {"W": ...}}.
+    `beside` are files for people to look at, such as {"attrition.csv": b"..."}; `read` does not need them.
     Anything at `path` that is not a saved folder of this kind is left alone and refused.
     """
+    beside = beside or {}
+    if not all(BESIDE_FILE.fullmatch(name) and name != MANIFEST for name in beside):
+        raise InputError("a file beside the arrays has a name that cannot be used; use small letters.")
     with _refusing(path, "saved"):
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep_abandoned(target)
         if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-            _write_new(target, kind, files, meta)
+            _write_new(target, kind, files, meta, beside)
         elif (target / MANIFEST).is_file():
-            _write_over(target, kind, files, meta)
+            _write_over(target, kind, files, meta, beside)
         else:
             raise InputError(f"{path} exists and was not written by phenotaste; choose another path.")
 
@@ -93,12 +105,13 @@ def read(
 # --- writing ---------------------------------------------------------------------------------------------
 
 
-def _write_new(target: Path, kind: str, files: Files, meta: Mapping[str, Any]) -> None:
+def _write_new(target: Path, kind: str, files: Files, meta: Mapping[str, Any], beside: Beside) -> None:
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
     partial.mkdir(mode=0o700)
     try:
         with _locked(partial):
-            _fill(partial, kind, files, meta)
+            _fill(partial, kind, files, meta, beside)
+            _put_beside(partial, beside)
             os.rename(partial, target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -106,15 +119,16 @@ def _write_new(target: Path, kind: str, files: Files, meta: Mapping[str, Any]) -
     _sync_folder(target.parent)
 
 
-def _write_over(target: Path, kind: str, files: Files, meta: Mapping[str, Any]) -> None:
+def _write_over(target: Path, kind: str, files: Files, meta: Mapping[str, Any], beside: Beside) -> None:
     with _locked(target):
         old = _read_manifest(target, kind)
         listed = [entry["name"] for entry in old["files"].values()] + old["replaced"]
         # Named in the new manifest too: should this process be killed before removing them, the next save will.
         replaced = [name for name in listed if os.path.lexists(target / name)]
-        current = _fill(target, kind, files, meta, f".{secrets.token_hex(8)}", replaced)
+        current = _fill(target, kind, files, meta, beside, f".{secrets.token_hex(8)}", replaced)
+        _put_beside(target, beside)
         leftovers = {name for name in os.listdir(target) if TOKENED.fullmatch(name)}
-        _remove(target, (leftovers | set(replaced)) - current)
+        _remove(target, (leftovers | set(replaced) | set(old.get("beside", ()))) - current - set(beside))
 
 
 def _fill(
@@ -122,6 +136,7 @@ def _fill(
     kind: str,
     files: Files,
     meta: Mapping[str, Any],
+    beside: Iterable[str],
     token: str = "",
     replaced: Iterable[str] = (),
 ) -> set[str]:
@@ -131,7 +146,7 @@ def _fill(
     try:
         entries = {stem: _write_arrays(folder / names[stem], arrays) for stem, arrays in files.items()}
         with _create(draft) as file:
-            file.write(_manifest_bytes(folder, kind, entries, list(replaced), meta))
+            file.write(_manifest_bytes(folder, kind, entries, list(replaced), list(beside), meta))
         _sync_folder(folder)
     except BaseException:
         for name in [*names.values(), draft.name]:
@@ -140,6 +155,16 @@ def _fill(
     os.replace(draft, folder / MANIFEST)
     _sync_folder(folder)
     return set(names.values())
+
+
+def _put_beside(folder: Path, beside: Beside) -> None:
+    """Each file whole or not at all; a draft that a killed save leaves is swept like any other leftover."""
+    for name, content in beside.items():
+        draft = folder / f"beside.{secrets.token_hex(8)}.json"
+        with _create(draft) as file:
+            file.write(content)
+        os.replace(draft, folder / name)
+    _sync_folder(folder)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -183,7 +208,12 @@ def _create(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _manifest_bytes(
-    folder: Path, kind: str, entries: dict[str, Any], replaced: list[str], meta: Mapping[str, Any]
+    folder: Path,
+    kind: str,
+    entries: dict[str, Any],
+    replaced: list[str],
+    beside: list[str],
+    meta: Mapping[str, Any],
 ) -> bytes:
     try:
         library = f"phenotaste {metadata.version('phenotaste')}"
@@ -196,6 +226,7 @@ def _manifest_bytes(
         "created_with": {"python": platform.python_version(), "numpy": np.__version__},
         "files": entries,
         "replaced": replaced,
+        "beside": beside,
         "meta": dict(meta),
         "checksum": BLANK_CHECKSUM,
     }
@@ -307,6 +338,8 @@ def _check_names(path: Path, manifest: dict[str, Any]) -> None:
     try:
         names = [entry["name"] for entry in manifest["files"].values()] + manifest["replaced"]
         sound = all(DATA_FILE.fullmatch(name) for name in names) and isinstance(manifest["meta"], dict)
+        beside = manifest.get("beside", [])
+        sound &= all(BESIDE_FILE.fullmatch(name) and name != MANIFEST for name in beside)
     except (KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
