@@ -81,9 +81,25 @@ def refusing(what: str) -> Iterator[None]:
         ) from None
     except duckdb.IOException:
         raise InputError(
-            f"{what} could not be read or written; check the file, the disk and your rights."
+            f"{what} could not be read or written; check that the file is whole, the disk and your rights."
         ) from None
-    except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.OutOfRangeException):
-        raise InputError(
-            f"{what} holds values that do not fit their column; check dates and numbers."
-        ) from None
+    except (
+        duckdb.ConversionException,
+        duckdb.InvalidInputException,
+        duckdb.OutOfRangeException,
+        duckdb.SerializationException,
+    ) as error:
+        raise InputError(f"{what} {fault(str(error).lower())}.") from None
+
+
+def fault(message: str) -> str:
+    """What a message of DuckDB is about, without the values that it quotes."""
+    if "not utf-8" in message or "invalid unicode" in message:
+        return "is not UTF-8 text; save it as UTF-8"
+    if "csv error" in message or "sniffing" in message:
+        return (
+            "is no sound CSV: some rows do not have the header's number of columns, or a quote is left open"
+        )
+    if "parquet" in message or "thrift" in message or "snappy" in message:
+        return "is no sound Parquet file; write it again"
+    return "holds values that do not fit their column; check dates and numbers"
