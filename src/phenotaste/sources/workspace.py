@@ -59,13 +59,31 @@ class Workspace:
 
     def keep(self, table: "Table", name: str) -> "Table":
         """The rows of an expression, computed once and kept under a name (an earlier one of it is replaced)."""
+        fresh, final = f"{name} (new)", _quoted(name)
         with refusing(name):
-            return self.con.create_table(name, table, overwrite=True)
+            self._drop(fresh)
+            self.con.create_table(fresh, table)
+            self._drop(name)  # only now: the expression may read the earlier one
+            self.con.con.execute(f"ALTER TABLE {_quoted(fresh)} RENAME TO {final}")
+            return self.con.table(name)
 
     def take(self, batches: "pa.RecordBatchReader", name: str) -> "Table":
         """Rows that come from outside, batch by batch."""
+        incoming = f"{name} (incoming)"
         with refusing(name):
-            return self.con.create_table(name, batches, overwrite=True)
+            self.con.con.register(incoming, batches)
+            try:
+                return self.keep(self.con.table(incoming), name)
+            finally:
+                self.con.con.unregister(incoming)
+
+    def _drop(self, name: str) -> None:
+        # Not through Ibis 12: with sqlglot 30.30 its DROP statements lose the table's name.
+        self.con.con.execute(f"DROP TABLE IF EXISTS {_quoted(name)}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager
