@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from phenotaste.build import ccs
 from phenotaste.build.group_table import GroupTable
 from phenotaste.build.settings import Groups
-from phenotaste.errors import InputError
 from phenotaste.sources.records import ATC, DIAGNOSIS, MEDICATION, PROCEDURE
 
 if TYPE_CHECKING:
@@ -32,10 +31,6 @@ class Grouper:
     """The groupers that the settings ask for, with their tables read."""
 
     def __init__(self, groups: Groups, names: dict[str, str]) -> None:
-        if groups.ccs == "multi3" and groups.multi3 is None:
-            raise InputError(
-                'ccs = "multi3" needs a file of ICD codes and their categories: name it as groups.multi3.'
-            )
         self.groups = groups
         self.names = names
         self.table = None if groups.table is None else GroupTable.read(groups.table)
