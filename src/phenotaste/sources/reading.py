@@ -33,19 +33,24 @@ def load(
     kinds: Mapping[str, str],
     required: Iterable[str],
 ) -> "Table":
-    """The columns that `kinds` names, typed; those of a CSV are copied into the workspace.
+    """The columns that `kinds` names, typed; of those not required, the ones that are there."""
+    table = read_file(workspace, paths, title)
+    needed = list(required)
+    table = columns(table, title, needed, [name for name in kinds if name not in needed])
+    return typed(settled(workspace, table, paths, title), title, kinds)
+
+
+def settled(workspace: Workspace, table: "Table", paths: Path | Sequence[Path], title: str) -> "Table":
+    """Columns chosen from a CSV, copied into the workspace; those of Parquet stay where they are.
 
     A CSV is slow to read and would be read again for every question; its faults show here, under its title.
     """
     from ibis import util
 
-    table = read_file(workspace, paths, title)
-    needed = list(required)
-    table = columns(table, title, needed, [name for name in kinds if name not in needed])
-    if is_csv(paths):
-        with refusing(title):
-            table = workspace.con.create_table(util.gen_name("phenotaste"), table)
-    return typed(table, title, kinds)
+    if not is_csv(paths):
+        return table
+    with refusing(title):
+        return workspace.con.create_table(util.gen_name("phenotaste"), table)
 
 
 def read_file(workspace: Workspace, paths: Path | Sequence[Path], title: str) -> "Table":
@@ -78,7 +83,21 @@ def read_file(workspace: Workspace, paths: Path | Sequence[Path], title: str) ->
                 comment="",
                 skip=0,
             )
-    raise InputError(f"{title} is neither CSV nor Parquet ({files[0].name}); convert it.")
+    raise InputError(f"{title} is neither all CSV nor all Parquet ({files[0].name}); convert it.")
+
+
+def tables_in(path: Path, title: str) -> list[Path]:
+    """The file, or the Parquet files of a folder and its folders, or else its CSV files."""
+    if not path.is_dir():
+        return [path]
+    inside = sorted(
+        file for file in path.rglob("*") if file.is_file() and not file.name.startswith((".", "_"))
+    )
+    for endings in (PARQUET, CSV):
+        files = [file for file in inside if file.name.lower().endswith(endings)]
+        if files:
+            return files
+    raise InputError(f"{path} holds no CSV and no Parquet file with {title}; check the path.")
 
 
 def is_csv(paths: Path | Sequence[Path]) -> bool:
