@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phenotaste.build import groupers
+from phenotaste.build.ccs import icd_vocabulary
 from phenotaste.errors import InputError
 from phenotaste.sources.records import DIAGNOSIS
 
@@ -63,7 +64,7 @@ def _parsed(pattern: str) -> tuple[str, str, bool]:
 
 
 def _key(vocabulary: str, code: str) -> str:
-    vocabulary, code = vocabulary.strip().lower(), code.strip().lower()
+    vocabulary, code = (icd_vocabulary(vocabulary) or vocabulary).strip().lower(), code.strip().lower()
     return f"{vocabulary}:{code.replace('.', '') if vocabulary.startswith('icd') else code}"
 
 
