@@ -1,0 +1,85 @@
+"""OMOP CDM 5.3 and 5.4: a DuckDB file, a folder of Parquet or CSV, or a PostgreSQL database."""
+
+from pathlib import Path
+
+from phenotaste.errors import InputError
+from phenotaste.sources.omop.events import SOURCE, Wish, events, visits
+from phenotaste.sources.omop.facts import facts
+from phenotaste.sources.omop.location import opened, redacted
+from phenotaste.sources.omop.persons import periods, persons
+from phenotaste.sources.omop.population import labels, population
+from phenotaste.sources.omop.tables import ATC_CLASSES
+from phenotaste.sources.omop.vocabulary import index_codes
+from phenotaste.sources.records import DIAGNOSIS, KINDS, MEDICATION, Records
+from phenotaste.sources.workspace import Workspace
+
+CODES = ("standard", SOURCE)
+DRUGS = ("auto", "ingredient", *ATC_CLASSES, "era", "exposure")
+
+__all__ = ["CODES", "DRUGS", "read", "redacted"]
+
+
+def read(
+    workspace: Workspace,
+    location: str,
+    *,
+    schema: str | None = None,
+    codes: str = "standard",
+    source_vocabulary: str | None = None,
+    drugs: str = "auto",
+    condition_level: int | None = None,
+    kinds: tuple[str, ...] = (DIAGNOSIS, MEDICATION),
+    cohort_table: str | None = None,
+    cohort_id: int | None = None,
+    index_concepts: Path | None = None,
+) -> Records:
+    """The records of a CDM.
+
+    codes: "standard" concepts, written OMOP:ID, or "source" codes under their own vocabulary; where the CDM does
+    not know it, diagnoses are of `source_vocabulary`. Concept 0 stays as OMOP:0, to be counted as unmapped.
+    drugs: "auto" is source codes with source codes; else exposures rolled up to ingredients where the vocabulary
+    allows it, else eras, else exposures. condition_level: conditions become their ancestors that lie so many levels
+    below "Clinical finding". A cohort table with a number limits the records to its subjects and labels them.
+    """
+    _check(codes, drugs, condition_level, kinds, index_concepts)
+    wish = Wish(codes, drugs, condition_level, tuple(kinds), source_vocabulary)
+    with opened(workspace, location, schema) as cdm:
+        who = population(cdm, cohort_table, cohort_id)
+        known, guesses = persons(cdm, who)
+        held, names, choices = events(cdm, who, wish)
+        held, encounters, said = visits(cdm, who, held)
+        return Records(
+            events=held,
+            persons=known,
+            facts=facts(cdm, who),
+            visits=encounters,
+            periods=periods(cdm, who),
+            labels=labels(cdm, who),
+            names=names,
+            index_codes=() if index_concepts is None else index_codes(cdm, index_concepts, codes),
+            notes=(*guesses, *choices, *said),
+        )
+
+
+def _check(
+    codes: str, drugs: str, level: int | None, kinds: tuple[str, ...], index_concepts: Path | None
+) -> None:
+    for value, known, what in ((codes, CODES, "codes"), (drugs, DRUGS, "drugs")):
+        if value not in known:
+            raise InputError(f"{what} is none of {', '.join(known)}; choose one.")
+    if not kinds or any(kind not in KINDS for kind in kinds):
+        raise InputError(f"kinds must be among {', '.join(KINDS)}; choose at least one.")
+    if level is None:
+        return
+    if level < 1:
+        raise InputError(
+            "the level of conditions is counted from 1, below Clinical finding; give a larger one."
+        )
+    if codes == SOURCE:
+        raise InputError(
+            "a level of conditions needs standard concepts; leave the level or the source codes out."
+        )
+    if index_concepts is not None:
+        raise InputError(
+            "conditions that are rolled up to a level cannot be told apart by a concept set; leave one of them out."
+        )

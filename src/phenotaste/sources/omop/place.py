@@ -1,0 +1,133 @@
+"""A place where a CDM lives: its tables found by name, their columns typed, and rows brought into the workspace."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from phenotaste.errors import InputError
+from phenotaste.sources.omop.tables import PERSON, TABLES
+from phenotaste.sources.reading import as_kind, columns, typed
+from phenotaste.sources.workspace import Workspace
+
+if TYPE_CHECKING:
+    from ibis import Table, Value
+
+
+class Place(ABC):
+    """Tables of one CDM as Ibis expressions. `where` names the place in sentences and holds no secret."""
+
+    workspace: Workspace
+    where: str
+    schema: str | None = None
+
+    @abstractmethod
+    def schemas(self) -> dict[str, list[str]]:
+        """The tables that each schema holds, as they are spelt."""
+
+    @abstractmethod
+    def open(self, schema: str, table: str) -> "Table":
+        """A table as it is."""
+
+    def settle(self, table: "Table", name: str) -> "Table":
+        """The chosen columns of a table, where it pays to read them once: text that must be parsed."""
+        return table
+
+    def typed(self, table: "Table", title: str, kinds: Mapping[str, str]) -> "Table":
+        """Columns as `reading.typed` makes them."""
+        return typed(table, title, kinds)
+
+    def fetch(self, table: "Table", name: str) -> "Table":
+        """An expression over this place's tables as a table of the workspace."""
+        return table
+
+    def lookup(self, table: "Table", key: str, ids: "Table", name: str) -> "Table":
+        """The rows of an expression whose integer key is among `ids` (a table of one column in the workspace)."""
+        wanted = ids.rename(wanted=ids.columns[0])
+        found = table.semi_join(wanted, table[key] == wanted.wanted)
+        return self.workspace.keep(found, name)
+
+    def close(self) -> None:
+        """What must be let go when everything is read; files stay open as long as the workspace."""
+        return
+
+    def choose(self, schema: str | None) -> None:
+        """Settle on the schema asked for, or on the only one that holds a person table."""
+        held = [name for name, tables in self.schemas().items() if _same(PERSON, tables)]
+        listed = ", ".join(held)
+        if schema is None:
+            if not held:
+                raise InputError(f"{self.where} has no person table that can be read; is it an OMOP CDM?")
+            if len(held) > 1 and "" not in held:
+                raise InputError(
+                    f"{self.where} has more than one schema with a person table; choose one: {listed}."
+                )
+            self.schema = "" if "" in held else held[0]  # "": the folder itself, before folders inside it
+            return
+        places = _same(schema, self.schemas())
+        if not places:
+            hint = f"those with a person table are: {listed}" if held else "none has a person table"
+            raise InputError(f"{self.where} has no schema of that name that can be read; {hint}.")
+        self.schema = _only(places, schema, self.where)
+        if self.schema not in held:
+            hint = f"; those with one are: {listed}" if held else ""
+            raise InputError(f"{self.where} has no person table in that schema{hint}.")
+
+    def has(self, name: str) -> bool:
+        assert self.schema is not None
+        return bool(_same(name, self.schemas()[self.schema]))
+
+    def table(self, name: str) -> "Table | None":
+        """A table of the CDM with the columns that are read, typed; None where the place has no such table."""
+        assert self.schema is not None
+        return self.named(self.schema, name, name)
+
+    def named(self, schema: str, name: str, layout: str) -> "Table | None":
+        """A table laid out as `layout` says, that may lie elsewhere and have a name of its own."""
+        places = _same(name, self.schemas().get(schema, []))
+        if not places:
+            return None
+        raw = self.open(schema, _only(places, layout, self.where))
+        wanted = TABLES[layout]
+        chosen = columns(raw, layout, wanted.required, wanted.optional)
+        kept = self.settle(chosen, f"omop_raw_{layout}")
+        kinds = {**wanted.required, **wanted.optional}
+        plain = {c: k for c, k in kinds.items() if k != "id"}
+        ids = {c: identifier(kept[c]) for c, k in kinds.items() if k == "id" and c in kept.columns}
+        return self.typed(kept.mutate(**ids), layout, plain)
+
+
+def identifier(column: "Value") -> "Value":
+    """An id as an integer or as text without blanks, whichever it is; "12.0" is what some tools make of 12."""
+    kind = column.type()
+    if kind.is_string():
+        return column.strip().nullif("").re_replace(r"^(-?[0-9]+)\.0+$", r"\1")
+    if kind.is_integer() or kind.is_floating() or kind.is_decimal():
+        return column.cast("int64")
+    return column.cast("string")
+
+
+def plain_cast(column: "Value", kind: str) -> "Value":
+    """As `reading.as_kind`, for databases that know no cast which forgives: a bad value fails the query."""
+    if not column.type().is_string():
+        return as_kind(column, kind)
+    text = column.strip().nullif("")
+    if kind == "text":
+        return text
+    if kind == "integer":
+        return text.cast("float64").cast("int64")
+    if kind == "number":
+        return text.cast("float64")
+    moment = text.cast("timestamp")
+    return moment.cast("date") if kind == "date" else moment
+
+
+def _same(name: str, names: "Mapping[str, object] | list[str]") -> list[str]:
+    """Those of the names that are this one: as it is spelt or, failing that, whatever the case."""
+    exact = [other for other in names if other == name]
+    return exact or [other for other in names if other.lower() == name.lower()]
+
+
+def _only(places: list[str], name: str, where: str) -> str:
+    if len(places) > 1:
+        raise InputError(f"{where} has more than one {name}, told apart by case only; rename the others.")
+    return places[0]

@@ -1,0 +1,164 @@
+"""The OMOP CDM, versions 5.3 and 5.4, as far as it is read: tables, columns and the few concepts known by number."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from phenotaste.sources.records import DIAGNOSIS, MEDICATION, PROCEDURE
+
+PERSON, DEATH, VISIT, PERIOD = "person", "death", "visit_occurrence", "observation_period"
+CONDITION, DRUG, PROCEDURES = "condition_occurrence", "drug_exposure", "procedure_occurrence"
+CONDITION_ERA, DRUG_ERA = "condition_era", "drug_era"
+OBSERVATION, MEASUREMENT = "observation", "measurement"
+CONCEPT, ANCESTOR, RELATIONSHIP = "concept", "concept_ancestor", "concept_relationship"
+COHORT = "cohort"
+
+
+class Columns(NamedTuple):
+    """Columns of a table with what they hold: an id is an integer or text, as the source has it."""
+
+    required: Mapping[str, str]
+    optional: Mapping[str, str] = MappingProxyType({})
+
+
+class EventTable(NamedTuple):
+    """Where an event table keeps what; eras have neither a visit nor a code of the source."""
+
+    name: str
+    kind: str
+    concept: str
+    date: str
+    datetime: str | None = None
+    source_concept: str | None = None
+    source_value: str | None = None
+
+
+EVENT_TABLES = {
+    event.name: event
+    for event in (
+        EventTable(
+            CONDITION,
+            DIAGNOSIS,
+            "condition_concept_id",
+            "condition_start_date",
+            "condition_start_datetime",
+            "condition_source_concept_id",
+            "condition_source_value",
+        ),
+        EventTable(
+            DRUG,
+            MEDICATION,
+            "drug_concept_id",
+            "drug_exposure_start_date",
+            "drug_exposure_start_datetime",
+            "drug_source_concept_id",
+            "drug_source_value",
+        ),
+        EventTable(
+            PROCEDURES,
+            PROCEDURE,
+            "procedure_concept_id",
+            "procedure_date",
+            "procedure_datetime",
+            "procedure_source_concept_id",
+            "procedure_source_value",
+        ),
+        EventTable(CONDITION_ERA, DIAGNOSIS, "condition_concept_id", "condition_era_start_date"),
+        EventTable(DRUG_ERA, MEDICATION, "drug_concept_id", "drug_era_start_date"),
+    )
+}
+
+
+def _of_events(event: EventTable) -> Columns:
+    optional = {event.date: "date", "visit_occurrence_id": "id"}
+    optional |= {name: "time" for name in [event.datetime] if name}
+    optional |= {name: "integer" for name in [event.source_concept] if name}
+    optional |= {name: "text" for name in [event.source_value] if name}
+    return Columns({"person_id": "id", event.concept: "integer"}, optional)
+
+
+TABLES = {name: _of_events(event) for name, event in EVENT_TABLES.items()} | {
+    PERSON: Columns(
+        {"person_id": "id"},
+        {
+            "birth_datetime": "date",
+            "year_of_birth": "integer",
+            "month_of_birth": "integer",
+            "day_of_birth": "integer",
+            "gender_concept_id": "integer",
+            "gender_source_value": "text",
+            "race_concept_id": "integer",
+            "race_source_value": "text",
+            "ethnicity_concept_id": "integer",
+            "ethnicity_source_value": "text",
+        },
+    ),
+    DEATH: Columns({"person_id": "id"}, {"death_date": "date", "death_datetime": "time"}),
+    VISIT: Columns(
+        {"visit_occurrence_id": "id", "person_id": "id"},
+        {"visit_start_date": "date", "visit_start_datetime": "time"},
+    ),
+    PERIOD: Columns(
+        {"person_id": "id", "observation_period_start_date": "date", "observation_period_end_date": "date"}
+    ),
+    OBSERVATION: Columns(
+        {"person_id": "id", "observation_concept_id": "integer"},
+        {
+            "observation_date": "date",
+            "observation_datetime": "time",
+            "value_as_concept_id": "integer",
+            "value_as_string": "text",
+            "value_source_value": "text",
+        },
+    ),
+    MEASUREMENT: Columns(
+        {"person_id": "id", "measurement_concept_id": "integer", "value_as_number": "number"},
+        {"measurement_date": "date", "measurement_datetime": "time"},
+    ),
+    CONCEPT: Columns(
+        {
+            "concept_id": "integer",
+            "concept_name": "text",
+            "vocabulary_id": "text",
+            "concept_class_id": "text",
+            "concept_code": "text",
+        }
+    ),
+    ANCESTOR: Columns(
+        {
+            "ancestor_concept_id": "integer",
+            "descendant_concept_id": "integer",
+            "min_levels_of_separation": "integer",
+        }
+    ),
+    RELATIONSHIP: Columns(
+        {"concept_id_1": "integer", "concept_id_2": "integer", "relationship_id": "text"},
+        {"invalid_reason": "text"},
+    ),
+    COHORT: Columns({"cohort_definition_id": "integer", "subject_id": "id", "cohort_start_date": "date"}),
+}
+
+OMOP = "OMOP"  # the vocabulary of a code that is a concept id
+UNMAPPED = "0"  # the concept that stands for none
+CLINICAL_FINDING = 441840  # the root that levels of conditions are counted from
+INGREDIENT_VOCABULARIES = ("RxNorm", "RxNorm Extension")
+ATC_CLASSES = {
+    "atc1": "ATC 1st",
+    "atc2": "ATC 2nd",
+    "atc3": "ATC 3rd",
+    "atc4": "ATC 4th",
+    "atc5": "ATC 5th",
+}
+
+# Names that hold where the concept table is cut down or missing.
+WELL_KNOWN = {
+    8507: "male",
+    8532: "female",
+    8527: "white",
+    8516: "black or african american",
+    8515: "asian",
+    8657: "american indian or alaska native",
+    8557: "native hawaiian or other pacific islander",
+    38003563: "hispanic or latino",
+    38003564: "not hispanic or latino",
+}

@@ -1,0 +1,186 @@
+"""What the vocabulary tables know of the concepts at hand: names, classes that they roll up to, and concept sets."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from phenotaste.errors import InputError
+from phenotaste.sources.omop.place import Place
+from phenotaste.sources.omop.tables import (
+    ANCESTOR,
+    ATC_CLASSES,
+    CLINICAL_FINDING,
+    CONCEPT,
+    INGREDIENT_VOCABULARIES,
+    OMOP,
+    RELATIONSHIP,
+)
+from phenotaste.sources.records import ATC
+
+if TYPE_CHECKING:
+    from ibis import Table
+
+MAPS_TO = "Maps to"
+
+
+def concepts(cdm: Place, ids: "Table", name: str) -> "Table | None":
+    """The rows of `concept` for some ids; None where the vocabulary is not there."""
+    table = cdm.table(CONCEPT)
+    return None if table is None else cdm.lookup(table, "concept_id", ids, name)
+
+
+def drug_classes(cdm: Place, ids: "Table", level: str) -> "Table":
+    """concept, code, vocabulary, name: the ingredients of drugs, or their ATC classes of a level."""
+    import ibis
+
+    concept = cdm.table(CONCEPT)
+    ancestor = cdm.table(ANCESTOR)
+    if concept is None or ancestor is None:
+        raise InputError(
+            f"the CDM has no {CONCEPT if concept is None else ANCESTOR} table, which a roll-up of drugs needs; "
+            'choose drugs "era" or "exposure".'
+        )
+    if level == "ingredient":
+        known = concept.vocabulary_id.isin(INGREDIENT_VOCABULARIES)
+        targets = concept.filter(known & (concept.concept_class_id == "Ingredient"))
+    else:
+        known = concept.vocabulary_id == ATC
+        targets = concept.filter(known & (concept.concept_class_id == ATC_CLASSES[level]))
+    pairs = ancestor.inner_join(targets, ancestor.ancestor_concept_id == targets.concept_id).select(
+        concept="descendant_concept_id", target="concept_id", atc="concept_code", name="concept_name"
+    )
+    itself = targets.select(
+        concept="concept_id", target="concept_id", atc="concept_code", name="concept_name"
+    )
+    found = cdm.lookup(pairs.union(itself), "concept", ids, f"omop_rollup_{level}").distinct()
+    code = found.target.cast("string") if level == "ingredient" else found.atc
+    vocabulary = OMOP if level == "ingredient" else ATC
+    return found.select(concept="concept", code=code, vocabulary=ibis.literal(vocabulary), name="name")
+
+
+def condition_classes(cdm: Place, ids: "Table", level: int) -> "Table":
+    """concept, code, vocabulary, name: ancestors of conditions so many levels below "Clinical finding"."""
+    import ibis
+
+    concept, ancestor = cdm.table(CONCEPT), cdm.table(ANCESTOR)
+    if concept is None or ancestor is None:
+        raise InputError(
+            f"the CDM has no {CONCEPT if concept is None else ANCESTOR} table, which a roll-up of conditions "
+            "needs; leave the level of conditions out."
+        )
+    below = ancestor.filter(
+        (ancestor.ancestor_concept_id == CLINICAL_FINDING) & (ancestor.min_levels_of_separation == level)
+    ).select(target="descendant_concept_id")
+    names = concept.select("concept_id", "concept_name")
+    targets = below.left_join(names, below.target == names.concept_id).select("target", name="concept_name")
+    pairs = ancestor.inner_join(targets, ancestor.ancestor_concept_id == targets.target).select(
+        concept="descendant_concept_id", target="target", name="name"
+    )
+    itself = targets.select(concept="target", target="target", name="name")
+    found = cdm.lookup(pairs.union(itself), "concept", ids, "omop_rollup_conditions").distinct()
+    return found.select(
+        "concept", code=found.target.cast("string"), vocabulary=ibis.literal(OMOP), name="name"
+    )
+
+
+class Item(NamedTuple):
+    """A line of a concept set as ATLAS exports it."""
+
+    concept: int
+    excluded: bool
+    descendants: bool
+    mapped: bool
+
+
+def index_codes(cdm: Place, path: Path, codes: str) -> tuple[str, ...]:
+    """The concepts of a set as "OMOP:ID", or the source codes that map to them as "ICD9CM:4280"."""
+    items = read_concept_set(path)
+    held = _resolved(cdm, [i for i in items if not i.excluded], path.name)
+    left_out = _resolved(cdm, [i for i in items if i.excluded], path.name)
+    chosen = sorted(held - left_out)
+    if not chosen:
+        raise InputError(f"the concept set {path.name} leaves no concept; check what it excludes.")
+    if codes == "standard":
+        return tuple(f"{OMOP}:{concept}" for concept in chosen)
+    return _source_codes(cdm, chosen, path.name)
+
+
+def read_concept_set(path: Path) -> list[Item]:
+    """The items of a set, exported alone ({"items": …}) or with its name ({"expression": {"items": …}})."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError:
+        raise InputError(f"{path} could not be read; check the path.") from None
+    except ValueError:
+        raise InputError(f"{path} is no JSON; export the concept set from ATLAS again.") from None
+    try:
+        items = held if isinstance(held, list) else held.get("expression", held)["items"]
+        return [
+            Item(
+                int(item["concept"]["CONCEPT_ID"]),
+                bool(item.get("isExcluded")),
+                bool(item.get("includeDescendants")),
+                bool(item.get("includeMapped")),
+            )
+            for item in items
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(
+            f"{path.name} is no concept set: it needs items with concept.CONCEPT_ID; export it from ATLAS again."
+        ) from None
+
+
+def _resolved(cdm: Place, items: list[Item], title: str) -> set[int]:
+    """The concepts that items stand for, as ATLAS resolves them: descendants first, then what maps to them."""
+    found = {item.concept for item in items}
+    deep = [item for item in items if item.descendants]
+    if deep:
+        found |= _below(cdm, {item.concept for item in deep}, title)
+    mapped = {item.concept for item in items if item.mapped}
+    if mapped:
+        mapped |= _below(cdm, {item.concept for item in deep if item.mapped}, title)
+        found |= _mapping_to(cdm, mapped, title)
+    return found
+
+
+def _below(cdm: Place, ids: set[int], title: str) -> set[int]:
+    if not ids:
+        return set()
+    ancestor = cdm.table(ANCESTOR)
+    if ancestor is None:
+        raise InputError(
+            f"the concept set {title} includes descendants, which needs the table {ANCESTOR}; "
+            "add it, or list every concept."
+        )
+    rows = cdm.lookup(ancestor, "ancestor_concept_id", _ids(ids), "omop_descendants")
+    return set(rows.descendant_concept_id.to_pyarrow().to_pylist())
+
+
+def _mapping_to(cdm: Place, ids: set[int], title: str) -> set[int]:
+    relationship = cdm.table(RELATIONSHIP)
+    if relationship is None:
+        raise InputError(
+            f"source codes of the concept set {title} are found through the table {RELATIONSHIP}, "
+            "which the CDM lacks; add it, or use standard codes without mapped ones."
+        )
+    maps = relationship.filter(relationship.relationship_id == MAPS_TO)
+    if "invalid_reason" in maps.columns:
+        maps = maps.filter(maps.invalid_reason.isnull())
+    rows = cdm.lookup(maps, "concept_id_2", _ids(ids), "omop_mapped")
+    return set(rows.concept_id_1.to_pyarrow().to_pylist())
+
+
+def _source_codes(cdm: Place, ids: list[int], title: str) -> tuple[str, ...]:
+    wanted = set(ids) | _mapping_to(cdm, set(ids), title)
+    found = concepts(cdm, _ids(wanted), "omop_source_set")
+    if found is None:
+        raise InputError(f"source codes of the concept set {title} need the table {CONCEPT}; add it.")
+    rows = found.select("vocabulary_id", "concept_code").distinct().to_pyarrow().to_pylist()
+    return tuple(sorted(f"{row['vocabulary_id']}:{row['concept_code']}" for row in rows))
+
+
+def _ids(ids: set[int]) -> "Table":
+    import ibis
+    import pyarrow as pa
+
+    return ibis.memtable(pa.table({"id": pa.array(sorted(ids), pa.int64())}))
