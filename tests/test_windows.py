@@ -1,0 +1,145 @@
+"""Calendar months, windows and observation periods, against DuckDB and against plain Python."""
+
+from datetime import date, datetime, timedelta
+
+import ibis
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phenotaste.build.settings import Index
+from phenotaste.build.windows import OPEN_END, Periods, inside, known_by_end, months_before, window
+from phenotaste.sources.workspace import Workspace
+
+days = st.dates(date(1890, 1, 1), date(2120, 12, 31))
+
+
+@pytest.fixture(scope="module")
+def workspace():
+    with Workspace() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("day", "months", "expected"),
+    [
+        ("2023-08-31", 6, "2023-02-28"),
+        ("2024-08-31", 6, "2024-02-29"),
+        ("2024-02-29", 12, "2023-02-28"),
+        ("2024-02-29", 48, "2020-02-29"),
+        ("2024-03-31", 1, "2024-02-29"),
+        ("2024-01-15", 1, "2023-12-15"),
+        ("1970-01-31", 2, "1969-11-30"),
+        ("2024-05-31", 0, "2024-05-31"),
+    ],
+)
+def test_a_month_earlier_is_the_same_day_or_the_last_of_that_month(day, months, expected):
+    assert months_before(np.array([day], "datetime64[D]"), months)[0] == np.datetime64(expected)
+
+
+def test_no_date_stays_none():
+    assert np.isnat(months_before(np.array(["NaT"], "datetime64[D]"), 6)).all()
+
+
+@given(st.lists(days, min_size=1, max_size=40), st.integers(0, 400))
+def test_months_are_those_of_the_database(workspace, dates, months):
+    """Also ends of months and leap days, which every list is given beside its random days."""
+    dates = [
+        *dates,
+        date(2024, 2, 29),
+        date(2023, 8, 31),
+        date(1900, 3, 1),
+        date(2000, 2, 29),
+        date(2023, 12, 31),
+    ]
+    table = ibis.memtable({"n": range(len(dates)), "day": dates}, schema={"n": "int64", "day": "date"})
+    earlier = (table.day - ibis.interval(months=months)).cast("date")
+    rows = workspace.con.to_pyarrow(table.select("n", earlier=earlier).order_by("n"))
+    assert rows["earlier"].to_pylist() == months_before(np.array(dates, "datetime64[D]"), months).tolist()
+
+
+@given(days, st.integers(1, 60), st.integers(0, 24))
+def test_a_window_ends_no_later_than_its_index_and_has_days(day, length, gap):
+    start, end = window(np.array([day], "datetime64[D]"), Index(window_months=length, gap_months=gap))
+    assert start[0] < end[0] <= np.datetime64(day)
+
+
+moments = st.datetimes(datetime(2019, 12, 20), datetime(2020, 3, 20)) | st.sampled_from(
+    [
+        datetime(2020, 1, 1),
+        datetime(2020, 1, 1) - timedelta(microseconds=1),
+        datetime(2020, 2, 29),
+        datetime(2020, 2, 29) - timedelta(microseconds=1),
+        datetime(2020, 2, 29, 23, 59, 59, 999999),
+        datetime(2020, 3, 1),
+    ]
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), moments), min_size=1, max_size=60),
+    st.lists(
+        st.sampled_from([date(2020, 1, 1), date(2020, 2, 29), date(2020, 3, 1)]), min_size=4, max_size=4
+    ),
+)
+def test_only_what_lies_inside_the_window_is_left(workspace, rows, ends):
+    """The start belongs to the window, the end does not; the last patient has no window at all."""
+    events = ibis.memtable(
+        {"patient": [p for p, _ in rows], "time": [t for _, t in rows], "n": range(len(rows))},
+        schema={"patient": "int32", "time": "timestamp(6)", "n": "int64"},
+    )
+    start = [end - timedelta(days=20) for end in ends[:3]]
+    anchors = ibis.memtable(
+        {"patient": [0, 1, 2], "start": start, "end": ends[:3]},
+        schema={"patient": "int32", "start": "date", "end": "date"},
+    ).cast({"start": "timestamp(6)", "end": "timestamp(6)"})
+
+    def midnight(day):
+        return datetime(day.year, day.month, day.day)
+
+    left = workspace.con.to_pyarrow(inside(events, anchors))
+    expected = [n for n, (p, t) in enumerate(rows) if p < 3 and midnight(start[p]) <= t < midnight(ends[p])]
+    assert sorted(left["n"].to_pylist()) == expected
+    assert left.column_names == ["patient", "time", "n"]
+    left = workspace.con.to_pyarrow(known_by_end(events, anchors))
+    expected = [n for n, (p, t) in enumerate(rows) if p < 3 and t < midnight(ends[p])]
+    assert sorted(left["n"].to_pylist()) == expected
+
+
+def test_a_fact_without_a_time_was_always_known(workspace):
+    facts = ibis.memtable({"patient": [0], "time": [None]}, schema={"patient": "int32", "time": "timestamp"})
+    anchors = ibis.memtable(
+        {"patient": [0], "end": [datetime(2020, 1, 1)]}, schema={"patient": "int32", "end": "timestamp"}
+    )
+    assert len(workspace.con.to_pyarrow(known_by_end(facts, anchors))) == 1
+
+
+stretches = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(-2, 15) | st.none()), max_size=25
+)
+
+
+@given(stretches, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50), st.integers(0, 20)), min_size=1))
+def test_a_history_covers_the_days_that_every_stretch_together_covers(rows, questions):
+    origin = np.datetime64("2020-01-01")
+    covered = {
+        (p, day)
+        for p, start, length in rows
+        for day in range(start, 100 if length is None else start + length + 1)
+    }
+    patient = np.array([p for p, _, _ in rows], np.int64)
+    start = origin + np.array([s for _, s, _ in rows], np.int64)
+    end = np.array(["NaT" if n is None else str(origin + s + n) for _, s, n in rows], "datetime64[D]")
+    periods = Periods.merged(5, patient, start, end)
+    who, first, length = np.array(questions).T
+    found = periods.covers(who, origin + first, origin + first + length)
+    expected = [all((p, day) in covered for day in range(a, a + n + 1)) for p, a, n in questions]
+    assert found.tolist() == expected
+
+
+def test_a_stretch_without_a_start_counts_for_nothing_and_one_without_an_end_lasts():
+    dates = np.array(["NaT", "2020-01-01"], "datetime64[D]")
+    periods = Periods.merged(2, np.array([0, 1]), dates, np.array(["2020-05-05", "NaT"], "datetime64[D]"))
+    assert periods.pointer.tolist() == [0, 0, 1]
+    assert periods.end.tolist() == [OPEN_END.item()]
