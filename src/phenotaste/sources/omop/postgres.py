@@ -103,11 +103,11 @@ class Postgres(Place):
         from pyarrow import csv
 
         text = sql.SQL(str(ibis.to_sql(query, dialect="postgres")))
-        statement = sql.SQL("copy ({}) to stdout (format csv)").format(text)
+        statement = sql.SQL("copy ({}) to stdout (format csv, header)").format(text)
         with self.link.cursor() as cursor, cursor.copy(statement) as copy:
             yield from csv.open_csv(
                 _Rows(copy),
-                read_options=csv.ReadOptions(column_names=schema.names, block_size=BLOCK),
+                read_options=csv.ReadOptions(block_size=BLOCK),
                 parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
                 convert_options=csv.ConvertOptions(
                     column_types=schema,
