@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.place import Place
+from phenotaste.sources.omop.place import Place, day, or_null
 from phenotaste.sources.omop.population import Population
 from phenotaste.sources.omop.tables import (
     ANCESTOR,
@@ -81,7 +81,7 @@ def visits(cdm: Place, who: Population, held: "Table") -> tuple["Table", "Table 
         known = table.select(
             patient=who.patient(table.person_id),
             visit=_visit(table),
-            time=_when(table, VISIT, "visit_start_date", "visit_start_datetime"),
+            time=day(table, VISIT, "visit_start_date", "visit_start_datetime").cast("timestamp"),
         )
     tied = held.filter(held.visit.notnull()) if known is None else held.semi_join(known, "visit")
     total, found = held.count().to_pyarrow().as_py(), tied.count().to_pyarrow().as_py()
@@ -100,9 +100,9 @@ def _table_of(cdm: Place, kind: str, wish: Wish) -> str | None:
         return _first(cdm, CONDITION, CONDITION_ERA)
     if wish.drugs == "era":
         return _first(cdm, DRUG_ERA) or _refuse(cdm, DRUG_ERA)
-    if wish.drugs != "auto":
+    if wish.drugs == "exposure":
         return _first(cdm, DRUG) or _refuse(cdm, DRUG)
-    if wish.codes == SOURCE or _can_roll_up(cdm):
+    if wish.drugs != "auto" or wish.codes == SOURCE or _can_roll_up(cdm):
         return _first(cdm, DRUG, DRUG_ERA)
     return _first(cdm, DRUG_ERA, DRUG)
 
@@ -120,60 +120,61 @@ def _can_roll_up(cdm: Place) -> bool:
 
 
 def _coded(cdm: Place, who: Population, wish: Wish, event: EventTable, notes: list[str]) -> Coded:
-    rows = _rows(cdm, who, event)
-    level = wish.drugs
-    if level == "auto" and event.name == DRUG:
-        level = "ingredient" if wish.codes == "standard" and _can_roll_up(cdm) else "exposure"
-    if event.kind == MEDICATION and level not in ("auto", "era", "exposure"):
-        return _rolled_up(
-            cdm, rows, event, drug_classes(cdm, _used(cdm, rows, "concept", event), level), None
-        )
-    if event.kind == DIAGNOSIS and wish.condition_level is not None:
-        classes = condition_classes(cdm, _used(cdm, rows, "concept", event), wish.condition_level)
-        return _rolled_up(cdm, rows, event, classes, own="concept")
-    if wish.codes == SOURCE and event.name not in (CONDITION_ERA, DRUG_ERA):
-        return _by_source(cdm, rows, event, wish)
-    if wish.codes == SOURCE and event.name == CONDITION_ERA:
+    level = _drug_level(cdm, wish, event)
+    rolled = level is not None or (event.kind == DIAGNOSIS and wish.condition_level is not None)
+    by_source = wish.codes == SOURCE and not rolled
+    if by_source and event.name == CONDITION_ERA:
         raise InputError(
             f"{cdm.where} has conditions as eras only, which hold no source codes; use standard codes."
         )
+    if by_source and event.source_value is not None:
+        return _by_source(cdm, _rows(cdm, who, event, sources=True), event, wish)
+    rows = _rows(cdm, who, event, sources=False)
+    if level is not None:
+        classes = drug_classes(cdm, _used(cdm, rows, "concept", event), level)
+        return _rolled_up(cdm, rows, event, classes, own=False)
+    if rolled and wish.condition_level is not None:
+        classes = condition_classes(cdm, _used(cdm, rows, "concept", event), wish.condition_level)
+        return _rolled_up(cdm, rows, event, classes, own=True)
     if event.kind == MEDICATION:
         notes.append(f"medications are the concepts of {event.name} as they are.")
     return _by_concept(cdm, rows, event)
 
 
-def _rows(cdm: Place, who: Population, event: EventTable) -> "Table":
-    """patient, time, visit, concept, source_concept and written of an event table, in the workspace."""
+def _drug_level(cdm: Place, wish: Wish, event: EventTable) -> str | None:
+    """What drugs are rolled up to: "ingredient", "atc1" … or nothing."""
+    if event.kind != MEDICATION or wish.drugs in ("era", "exposure"):
+        return None
+    if wish.drugs != "auto":
+        return wish.drugs
+    wanted = event.name == DRUG and wish.codes != SOURCE and _can_roll_up(cdm)
+    return "ingredient" if wanted else None
+
+
+def _rows(cdm: Place, who: Population, event: EventTable, *, sources: bool) -> "Table":
+    """patient, time, visit, concept of an event table in the workspace; with the source's codes if asked for."""
     import ibis
 
     raw = cdm.table(event.name)
     assert raw is not None
+    ours = {
+        "source_concept": or_null(raw, event.source_concept, "int64"),
+        "written": or_null(raw, event.source_value, "string"),
+    }
     slim = who.only(raw).select(
         person_id="person_id",
-        time=_when(raw, event.name, event.date, event.datetime),
-        visit_occurrence_id=_or_null(raw, "visit_occurrence_id", "string"),
+        day=day(raw, event.name, event.date, event.datetime),
+        visit_occurrence_id=or_null(raw, "visit_occurrence_id", "string"),
         concept=event.concept,
-        source_concept=_or_null(raw, event.source_concept, "int64"),
-        written=_or_null(raw, event.source_value, "string"),
+        **(ours if sources else {}),
     )
     table = cdm.fetch(slim, f"omop_{event.name}")
-    return table.select(
-        "time",
-        "source_concept",
-        "written",
+    return table.mutate(
         patient=who.patient(table.person_id),
+        time=table.day.cast("timestamp"),
         visit=_visit(table),
         concept=ibis.coalesce(table.concept, 0),
-    )
-
-
-def _when(table: "Table", name: str, date: str, datetime: str | None) -> "Value":
-    """The date of an event; only where there is no column of dates, the day of its time."""
-    if date in table.columns:
-        return table[date].cast("timestamp")
-    if datetime is not None and datetime in table.columns:
-        return table[datetime].cast("date").cast("timestamp")
-    raise InputError(f"{name} lacks the column {date}; add it.")
+    ).drop("person_id", "day", "visit_occurrence_id")
 
 
 def _visit(table: "Table") -> "Value":
@@ -212,20 +213,20 @@ def _concept_names(found: "Table | None") -> "Table | None":
     )
 
 
-def _rolled_up(cdm: Place, rows: "Table", event: EventTable, classes: "Table", own: str | None) -> Coded:
+def _rolled_up(cdm: Place, rows: "Table", event: EventTable, classes: "Table", *, own: bool) -> Coded:
     """Several events where a concept has several classes; without one its own code, or that of none."""
     import ibis
 
     held = cdm.workspace.keep(classes, f"omop_classes_{event.name}")
     target = held.select(concept_="concept", code_="code", vocabulary_="vocabulary")
     joined = rows.left_join(target, rows.concept == target.concept_)
-    left = joined[own].cast("string") if own else ibis.literal(UNMAPPED)
+    left = joined.concept.cast("string") if own else ibis.literal(UNMAPPED)
     finished = _finished(
         joined, event.kind, ibis.coalesce(joined.code_, left), ibis.coalesce(joined.vocabulary_, OMOP)
     )
     names = held.select(*NAMES).distinct()
     if own:
-        used = _used(cdm, rows.anti_join(held, "concept"), own, event)
+        used = _used(cdm, rows.anti_join(held, "concept"), "concept", event)
         kept = _concept_names(concepts(cdm, used, f"omop_concepts_{event.name}"))
         assert kept is not None  # a roll-up needs the table
         names = names.union(kept, distinct=True)
@@ -258,9 +259,3 @@ def _by_source(cdm: Place, rows: "Table", event: EventTable, wish: Wish) -> Code
         finished,
         found.select(vocabulary="vocabulary_id", code="concept_code", name="concept_name").distinct(),
     )
-
-
-def _or_null(table: "Table", column: str | None, kind: str) -> "Value":
-    import ibis
-
-    return table[column] if column is not None and column in table.columns else ibis.null(kind)

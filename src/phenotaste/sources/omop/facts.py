@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from phenotaste.sources.omop.place import Place
+from phenotaste.sources.omop.place import Place, day
 from phenotaste.sources.omop.population import Population
 from phenotaste.sources.omop.tables import CONCEPT, MEASUREMENT, OBSERVATION
 from phenotaste.sources.omop.vocabulary import concepts
@@ -73,7 +73,7 @@ def _habits(cdm: Place, who: Population) -> "Table | None":
     answer = _answer(cdm, rows)
     rows = answer.mutate(
         patient=who.patient(answer.person_id),
-        time=_time(answer, "observation"),
+        time=day(answer, OBSERVATION, "observation_date", "observation_datetime").cast("timestamp"),
         name=answer.observation_concept_id.cases(*names.items(), else_=ibis.null("string")),
         value=ibis.coalesce(
             answer.observation_concept_id.cases(*says.items(), else_=ibis.null("string")),
@@ -95,7 +95,7 @@ def _bmi(cdm: Place, who: Population) -> "Table | None":
     rows = cdm.fetch(wanted, "omop_measurement")
     return rows.select(
         patient=who.patient(rows.person_id),
-        time=_time(rows, "measurement"),
+        time=day(rows, MEASUREMENT, "measurement_date", "measurement_datetime").cast("timestamp"),
         name=ibis.literal(BMI),
         value=ibis.null("string"),
         number=rows.value_as_number,
@@ -147,8 +147,3 @@ def _in_a_word(said: "Value") -> "Value":
         (said.re_search(YES), "yes"),
         else_=said,
     )
-
-
-def _time(rows: "Table", table: str) -> "Value":
-    date = f"{table}_date" if f"{table}_date" in rows.columns else f"{table}_datetime"
-    return rows[date].cast("timestamp")

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.place import Place
+from phenotaste.sources.omop.place import Place, or_null
 from phenotaste.sources.omop.tables import DEATH, PERIOD, PERSON, WELL_KNOWN
 from phenotaste.sources.omop.vocabulary import concepts
 
@@ -53,9 +53,9 @@ def _birth(table: "Table") -> "Value":
     """birth_datetime, else the parts of the date: without a day the first of the month, without a month mid-year."""
     import ibis
 
-    day = _or_null(table, "birth_datetime", "date")
+    day = or_null(table, "birth_datetime", "date")
     year, month, of_month = (
-        _or_null(table, f"{part}_of_birth", "int64").cast("string") for part in ("year", "month", "day")
+        or_null(table, f"{part}_of_birth", "int64").cast("string") for part in ("year", "month", "day")
     )
     written = year.lpad(4, "0") + "-"
     full = (written + month.lpad(2, "0") + "-" + of_month.lpad(2, "0")).try_cast("date")
@@ -64,10 +64,10 @@ def _birth(table: "Table") -> "Value":
 
 
 def _guessed(table: "Table") -> list[str]:
-    known = _or_null(table, "birth_datetime", "date").notnull()
-    month = _or_null(table, "month_of_birth", "int64").notnull()
-    day = _or_null(table, "day_of_birth", "int64").notnull()
-    year = _or_null(table, "year_of_birth", "int64").notnull()
+    known = or_null(table, "birth_datetime", "date").notnull()
+    month = or_null(table, "month_of_birth", "int64").notnull()
+    day = or_null(table, "day_of_birth", "int64").notnull()
+    year = or_null(table, "year_of_birth", "int64").notnull()
     counts = (
         table.aggregate(
             year=(~known & year & ~month).sum(),
@@ -94,7 +94,7 @@ def _deaths(cdm: Place, population: "Population") -> "Table":
         return nothing({"dead": kind, "death": "date"})
     table = cdm.fetch(population.only(raw), "omop_death")
     date = ibis.coalesce(
-        _or_null(table, "death_date", "date"), _or_null(table, "death_datetime", "timestamp").cast("date")
+        or_null(table, "death_date", "date"), or_null(table, "death_datetime", "timestamp").cast("date")
     )
     return (
         table.select(dead=population.patient(table.person_id), death=date)
@@ -109,8 +109,8 @@ def _named(cdm: Place, table: "Table") -> "Table":
 
     used = _used(cdm, [table[c] for c in (f"{w}_concept_id" for w in WORDS.values()) if c in table.columns])
     for word, column in WORDS.items():
-        concept = _or_null(table, f"{column}_concept_id", "int64").nullif(0)
-        written = _or_null(table, f"{column}_source_value", "string").lower()
+        concept = or_null(table, f"{column}_concept_id", "int64").nullif(0)
+        written = or_null(table, f"{column}_source_value", "string").lower()
         if word == "sex":
             written = written.cases(*LETTERS.items(), else_=written)
         table = table.mutate(concept_=concept, written_=written)
@@ -147,9 +147,3 @@ def nothing(columns: dict[str, str]) -> "Table":
 
     schema = ibis.schema(columns)
     return ibis.memtable(schema.to_pyarrow().empty_table(), schema=schema)
-
-
-def _or_null(table: "Table", column: str, kind: str) -> "Value":
-    import ibis
-
-    return table[column] if column in table.columns else ibis.null(kind)

@@ -106,6 +106,22 @@ def identifier(column: "Value") -> "Value":
     return column.cast("string")
 
 
+def day(table: "Table", name: str, date: str, datetime: str | None) -> "Value":
+    """The date of an event; only where there is no column of dates, the day of its time."""
+    if date in table.columns:
+        return table[date]
+    if datetime is not None and datetime in table.columns:
+        return table[datetime].cast("date")
+    raise InputError(f"{name} lacks the column {date}; add it.")
+
+
+def or_null(table: "Table", column: str | None, kind: str) -> "Value":
+    """A column, or nothing of its type where the table lacks it."""
+    import ibis
+
+    return table[column] if column is not None and column in table.columns else ibis.null(kind)
+
+
 def plain_cast(column: "Value", kind: str) -> "Value":
     """As `reading.as_kind`, for databases that know no cast which forgives: a bad value fails the query."""
     if not column.type().is_string():
