@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.sources.workspace import Workspace, new_name, refusing
 
 if TYPE_CHECKING:
     from ibis import Table, Value
@@ -45,12 +45,10 @@ def settled(workspace: Workspace, table: "Table", paths: Path | Sequence[Path], 
 
     A CSV is slow to read and would be read again for every question; its faults show here, under its title.
     """
-    from ibis import util
-
     if not is_csv(paths):
         return table
     with refusing(title):
-        return workspace.con.create_table(util.gen_name("phenotaste"), table)
+        return workspace.con.create_table(new_name(), table)
 
 
 def read_file(workspace: Workspace, paths: Path | Sequence[Path], title: str) -> "Table":

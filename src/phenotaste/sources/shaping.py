@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.sources.workspace import Workspace, new_name, refusing
 
 if TYPE_CHECKING:
     from ibis import Table, Value
@@ -62,12 +62,10 @@ def with_strangers(
     workspace: Workspace, persons: "Table", events: "Table", title: str, notes: list[str]
 ) -> "Table":
     """Persons and, with nothing known about them, the patients whom only the events know; a note counts these."""
-    from ibis import util
-
     seen = events.select("patient").distinct()
     strangers = seen.anti_join(persons, "patient")
     with refusing("events"):
-        strangers = workspace.con.create_table(util.gen_name("phenotaste"), strangers)
+        strangers = workspace.con.create_table(new_name(), strangers)
         count = strangers.count().to_pyarrow().as_py()
     if not count:
         return persons

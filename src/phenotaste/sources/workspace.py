@@ -82,6 +82,13 @@ class Workspace:
         self.con.con.execute(f"DROP TABLE IF EXISTS {_quoted(name)}")
 
 
+def new_name() -> str:
+    """A name that no table of a workspace has yet."""
+    from ibis import util
+
+    return str(util.gen_name("phenotaste"))
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
