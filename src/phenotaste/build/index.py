@@ -48,7 +48,9 @@ def anchor(
     With labels, index codes tell who had the disease before. Only patients of `attrition.tally` are looked at.
     Sentences about what was found go to `notes`.
     """
-    index, notes = _checked(settings), [] if notes is None else notes
+    index, notes = settings.index, [] if notes is None else notes
+    if index is None:
+        raise InputError("the settings name no index; name index codes or a label table.")
     if index.labels is not None:
         labels = label_table.read(workspace, index.labels, compact.people, notes)
     patterns = (*index.codes, *index_codes)
@@ -63,19 +65,6 @@ def anchor(
     if settings.match is not None:
         chosen = build.matched(chosen, candidate, settings.match)
     return _kept(workspace, chosen, index)
-
-
-def _checked(settings: Settings) -> Index:
-    index, match = settings.index, settings.match
-    if index is None:
-        raise InputError("matching needs an index date; name index codes or a label table.")
-    if index.window_months < 1 or index.gap_months < 0 or index.washout_months < 0:
-        raise InputError(
-            "the window must last a month or more, and neither gap nor wash-out can be negative."
-        )
-    if match is not None and (match.ratio < 1 or match.age_years < 0 or match.encounter_days < 0):
-        raise InputError("the ratio of a match must be 1 or more, and its tolerances cannot be negative.")
-    return index
 
 
 class _Build:
@@ -94,10 +83,12 @@ class _Build:
         self.known = Known(workspace, compact)
         self.occurrences = self.known.occurrences(patterns, notes)
         self.periods = self.known.periods()
-        self.usable = np.ones(self.known.n_people, bool)
-        if attrition.tally is not None:  # whoever has no event that becomes a feature is gone already
-            self.usable[:] = False
-            self.usable[attrition.tally.select("patient").to_pyarrow()["patient"].to_numpy()] = True
+        assert attrition.tally is not None, "patients are chosen after code groups are applied"
+        tally = attrition.tally.select("patient", "visits", "events").to_pyarrow()
+        self.visits, self.events = np.zeros((2, self.known.n_people), np.int64)
+        for counts, name in ((self.visits, "visits"), (self.events, "events")):
+            counts[tally["patient"].to_numpy()] = tally[name].to_numpy()
+        self.usable = self.events > 0  # whoever has no event that becomes a feature is gone already
 
     def from_codes(self) -> tuple[Chosen, np.ndarray]:
         """Patients with an index code, at their first; whoever never has one may be a control."""
@@ -225,7 +216,8 @@ class _Build:
             self.notes.append(f"{short:,} of {len(counts):,} matched cases have fewer than {ratio} controls.")
 
     def _step(self, step: str, chosen: Chosen, if_empty: str) -> Chosen:
-        self.attrition.keep(step, self.known.table("patient", chosen.patient), if_empty)
+        visits, events = self.visits[chosen.patient].sum(), self.events[chosen.patient].sum()
+        self.attrition.record(step, len(chosen.patient), visits, events, if_empty)
         return chosen
 
 
