@@ -147,9 +147,13 @@ def test_a_code_that_the_asked_grouper_does_not_know_is_unmapped_or_kept():
 @pytest.mark.parametrize("groups", [Groups(), Groups(ccs="single", unmapped="keep"), Groups(unmapped="keep")])
 def test_concept_0_is_never_a_feature(groups):
     table = codes(
-        ("None", "0", "diagnosis", "No matching concept"), ("", " ", "diagnosis"), (None, None, "diagnosis")
+        ("OMOP", "0", "diagnosis", "No matching concept"),
+        ("None", "0", "diagnosis"),
+        ("", " ", "diagnosis"),
+        (None, None, "diagnosis"),
     )
-    assert assign(table, groups) == [None, None, None]
+    assert assign(table, groups) == [None] * 4
+    assert assign(codes(drug("local", "0")), groups) == ["Rx_0 [local]"]
 
 
 def test_atc_is_cut_to_its_level():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 PREFIX = {DIAGNOSIS: "Dx_", MEDICATION: "Rx_", PROCEDURE: "Px_"}
 ATC_LETTERS = {1: 1, 2: 3, 3: 4, 4: 5, 5: 7}
-NO_CONCEPT = "0"  # OMOP's code for what could not be mapped
+NO_CONCEPT = {("OMOP", "0"), ("NONE", "0")}  # OMOP's concept for what could not be mapped
 
 ccs_single = ccs.single
 
@@ -40,7 +40,7 @@ class Grouper:
 
     def feature(self, row: dict[str, Any]) -> str | None:
         vocabulary, code, kind = row["vocabulary"] or "", (row["code"] or "").strip(), row["kind"]
-        if code in ("", NO_CONCEPT):
+        if not code or (vocabulary.upper(), code) in NO_CONCEPT:
             return None
         name = self.group(vocabulary, code, kind)
         if name is None:

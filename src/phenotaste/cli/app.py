@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from phenotaste import __version__
+from phenotaste.cli.cohort import cohort
 from phenotaste.cli.demo import demo
 from phenotaste.cli.fit import fit
 from phenotaste.cli.score import score
@@ -39,6 +40,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, which may hold patients' data
 )
+app.add_typer(cohort)
 for command in (demo, fit, score):
     app.command()(command)
 

@@ -1,13 +1,13 @@
-"""Progress of a fit on standard error: a bar on a terminal, elsewhere a line now and then."""
+"""Progress on standard error: a bar on a terminal, elsewhere a line now and then."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from phenotaste.core.loop import Progress as Report
@@ -78,3 +78,28 @@ def fit_progress() -> Iterator[FitProgress]:
     )
     with bar:
         yield FitProgress(bar)
+
+
+@contextmanager
+def step_progress() -> Iterator[Callable[[str], None]]:
+    """For work in steps of unknown length: a bar that names the step and the time so far, elsewhere a line for each."""
+    screen = Console(stderr=True, highlight=False, markup=False)
+    bar = Progress(
+        BarColumn(bar_width=14),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    task = bar.add_task("Preparing", total=None)
+
+    def step(text: str) -> None:
+        text = text[:1].upper() + text[1:]
+        if bar.disable:
+            screen.print(f"{text} …", soft_wrap=True)
+        else:
+            bar.update(task, description=text)
+
+    with bar:
+        yield step

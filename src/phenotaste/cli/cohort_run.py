@@ -1,0 +1,87 @@
+"""A cohort from a source as the command line makes it: checked first, built, saved, and told about."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phenotaste.cli.cohort_flags import Flags, settings_of
+from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    from phenotaste.build import Built, Like
+    from phenotaste.build.settings import Index, Settings
+    from phenotaste.sources.records import Records
+    from phenotaste.sources.workspace import Workspace
+
+GIGABYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    location: str  # as it may be printed
+    read: "Callable[[Workspace, Settings], Records]"
+    options: "Mapping[str, Any]"  # how it is read, to be stored with the cohort
+    index: "Index | None" = None  # to start from, where the source itself says when time is counted from
+
+
+def run(source: Source, flags: Flags, out: Path) -> None:
+    from phenotaste.cli.cohort_printing import as_record, print_built
+    from phenotaste.cli.printing import print_json
+
+    settings = settings_of(flags, source.name, source.index)
+    check_folder(out, flags.overwrite)
+    built = build_and_save(source, settings, flags, out)
+    if flags.json_:
+        print_json(as_record(built, source.name, source.location, out))
+    else:
+        print_built(built, source.location, out)
+
+
+def build_and_save(source: Source, settings: "Settings", flags: Flags, out: Path) -> "Built":
+    from phenotaste import build
+    from phenotaste.cli.progress import step_progress
+    from phenotaste.sources.workspace import MEMORY, Workspace
+
+    like = None if flags.like is None else features_of(flags.like)
+    memory = MEMORY if flags.memory is None else int(flags.memory * GIGABYTE)
+    with step_progress() as step, Workspace(memory=memory, threads=flags.threads) as workspace:
+        step(f"reading {source.location}")
+        records = source.read(workspace, settings)
+        built = build.cohort(workspace, records, settings, like=like, progress=step)
+        step("saving")
+        origin = {"source": source.name, "location": source.location, "options": dict(source.options)}
+        built.cohort.origin = origin | (built.cohort.origin or {})
+        built.save(out)
+    return built
+
+
+def features_of(model: Path) -> "Like":
+    """The names that a fitted model knows its features by."""
+    from phenotaste import TASTE
+    from phenotaste.build import Like
+
+    fitted = TASTE.load(model)
+    if fitted.feature_names_in_ is None:
+        raise InputError(f"{model} was fitted without names of features; fit it on a cohort that has them.")
+    static = fitted.static_names_in_
+    return Like(
+        tuple(map(str, fitted.feature_names_in_)), None if static is None else tuple(map(str, static))
+    )
+
+
+def check_folder(out: Path, overwrite: bool) -> None:
+    """Refuse before the long work what would be refused after it."""
+    from phenotaste import Cohort
+
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise InputError(f"{out} exists already: choose another --out, or add --overwrite to replace it.")
+        Cohort.load(out)  # refuses what is not a cohort
+    elif out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: choose another --out.")
+    above = next(folder for folder in Path(os.path.realpath(out)).parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise InputError(f"{above} cannot be written to: choose another --out.")
