@@ -102,11 +102,11 @@ def event_codes(codes: "pa.Table", notes: list[str]) -> "pa.Table":
             other_codes, other_rows = other_codes + 1, other_rows + timed
     if other_rows:
         notes.append(
-            f"{other_rows:,} measurements under {other_codes:,} codes are no diagnoses, medications or procedures, "
-            "as far as the codes tell (laboratory values, admissions and the like), and are left out."
+            "Measurements that are no diagnoses, medications or procedures, as far as their codes tell (laboratory "
+            f"values, admissions and the like), and are left out: {other_rows:,}, under {other_codes:,} codes."
         )
     if untimed:
-        notes.append(f"{untimed:,} diagnoses, medications or procedures have no time and are left out.")
+        notes.append(f"Diagnoses, medications or procedures that have no time and are left out: {untimed:,}.")
     return pa.table(known, schema=pa.schema([(name, pa.string()) for name in known]))
 
 

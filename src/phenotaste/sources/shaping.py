@@ -53,8 +53,7 @@ def sound_rows(table: "Table", title: str, needed: Sequence[str], notes: list[st
         lost = int((~complete).sum().to_pyarrow().as_py() or 0)
     if not lost:
         return table
-    listed = " or ".join(needed)
-    notes.append(f"{lost:,} rows of {title} have no {listed} and are left out.")
+    notes.append(f"Rows of {title} that lack {' or '.join(needed)} and are left out: {lost:,}.")
     return table.filter(complete)
 
 
@@ -69,7 +68,9 @@ def with_strangers(
         count = strangers.count().to_pyarrow().as_py()
     if not count:
         return persons
-    notes.append(f"{count:,} patients with events have no row in {title}; their static features are missing.")
+    notes.append(
+        f"Patients with events, but without a row in {title}, so that static facts are missing: {count:,}."
+    )
     return persons.union(shaped_like(strangers, persons))
 
 

@@ -51,7 +51,14 @@ SYSTEMS = {"icd-10-cm": ICD10CM, "icd-9-cm": ICD9CM, "snomed": SNOMED, "rxnorm":
 
 LOINC_BMI, LOINC_SMOKING = "39156-5", "72166-2"
 # Words in the answer to 72166-2, in lower case; the first that is found decides.
-SMOKERS = {"never": "no", "former": "quit", "ex-smoker": "quit", "smoke": "yes", "smoking": "yes"}
+SMOKERS = {
+    "unknown": None,
+    "never": "no",
+    "former": "quit",
+    "ex-smoker": "quit",
+    "smoke": "yes",
+    "smoking": "yes",
+}
 
 
 class Listing(NamedTuple):
@@ -157,7 +164,7 @@ def read_patients(workspace: Workspace, file: Path, notes: list[str]) -> "Table"
         extra = (persons.count() - persons.patient.nunique()).to_pyarrow().as_py()
     if extra:
         raise InputError(
-            f"patients has {extra:,} rows too many: some patients have more than one; keep one for each."
+            f"patients has several rows for some patients (too many: {extra:,}); keep one for each."
         )
     return persons
 

@@ -183,6 +183,6 @@ def one_row_each(persons: "Table", notes: list[str]) -> "Table":
         extra = (persons.count() - persons.patient.nunique()).to_pyarrow().as_py()
     if extra:
         raise InputError(
-            f"static has {extra:,} rows too many: some patients have more than one; keep one for each."
+            f"static has several rows for some patients (too many: {extra:,}); keep one for each."
         )
     return persons
