@@ -6,13 +6,14 @@ READY  := $(VENV)/.ready
 FRESH  := $(VENV)/.kernels
 BENCH  := $(VENV)/.bench
 
-.PHONY: help setup demo test test-slow bench bench-scaling lint clean
+.PHONY: help setup demo test test-slow bench bench-scaling bench-cohort lint clean
 help:
 	@echo "make demo       simulate a heart-failure cohort, fit it, write demo/report.html"
 	@echo "make test       lint, types, layers, tests, doctests"
 	@echo "make test-slow  the long tests: kill loops, many seeds, a million patients"
 	@echo "make bench      time and memory beside tensorly, matcouply and parafac2 (ARGS=--quick to try it out)"
 	@echo "make bench-scaling  what an iteration costs as data, rank and threads grow"
+	@echo "make bench-cohort   fifty million events to a saved cohort: seconds and memory"
 	@echo "make clean      remove what make made"
 
 setup: $(READY)
@@ -57,6 +58,9 @@ bench: $(BENCH) $(FRESH)
 
 bench-scaling: $(BENCH) $(FRESH)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
+
+bench-cohort: setup
+	$(BIN)/python -m benchmarks.cohort $(ARGS)
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

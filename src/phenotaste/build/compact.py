@@ -42,8 +42,8 @@ class Reading(NamedTuple):
     without_date: int  # but with a code
     unknown_patients: int  # with both, of a patient that persons does not list
     duplicates: int
-    patients: int  # with any event at all
-    visits: int
+    lost_patients: int  # with none but such events
+    lost_visits: int
 
 
 def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[Compact, Reading]:
@@ -63,7 +63,9 @@ def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[
     events = _events(workspace, source, people, codes, unit)
     sound = events.aggregate(kept=events.count(), rows=events.copies.sum().coalesce(0))
     sound_rows = sound.to_pyarrow().to_pylist()[0]
-    patients, visits = _met(source, people, events, unit, rows["events"] - sound_rows["rows"])
+    patients, visits = 0, 0
+    if rows["events"] > sound_rows["rows"]:  # seldom so; then the source is read once more
+        patients, visits = _lost(source, people, events, unit)
     reading = Reading(
         unit=unit,
         events=rows["events"],
@@ -71,8 +73,8 @@ def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[
         without_date=rows["coded"] - rows["dated"],
         unknown_patients=rows["dated"] - sound_rows["rows"],
         duplicates=sound_rows["rows"] - sound_rows["kept"],
-        patients=patients,
-        visits=visits,
+        lost_patients=patients,
+        lost_visits=visits,
     )
     tables = Compact(
         people=people,
@@ -148,12 +150,9 @@ def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Tabl
     )
 
 
-def _met(source: "Table", people: "Table", events: "Table", unit: str, lost: int) -> tuple[int, int]:
-    """How many patients and visits the source has; looks at its rows again only if some could not be used."""
+def _lost(source: "Table", people: "Table", events: "Table", unit: str) -> tuple[int, int]:
+    """How many patients and visits have only events without a date, a code or a known patient."""
     seen = events.select("patient", "visit").distinct()
-    counts = seen.aggregate(patients=seen.patient.nunique(), visits=seen.count()).to_pyarrow().to_pylist()[0]
-    if not lost:
-        return counts["patients"], counts["visits"]
     persons = people.select("id", position=people.patient)
     rows = source.left_join(persons, source.patient == persons.id)
     rows = rows.filter(rows.time.isnull() | rows.code.isnull() | rows.position.isnull())
@@ -162,10 +161,7 @@ def _met(source: "Table", people: "Table", events: "Table", unit: str, lost: int
     visits = unused.filter(unused.visit.notnull(), unused.patient.notnull())
     visits = visits.anti_join(seen, [visits.patient_number == seen.patient, visits.visit == seen.visit])
     patients = unused.anti_join(seen, unused.patient_number == seen.patient)
-    return (
-        counts["patients"] + patients.patient.nunique().execute(),
-        counts["visits"] + visits.count().execute(),
-    )
+    return int(patients.patient.nunique().execute()), int(visits.count().execute())
 
 
 def _listed(codes: "Table", events: "Table", names: "Table | None") -> "pa.Table":

@@ -90,11 +90,11 @@ def _count(
     flags = [events.of_kind, events.plausible, events.grouped]
     visits = events.group_by("patient", "visit").aggregate(
         sound=events.count(),
-        **{step: flag.cast("int64").sum() for step, flag in zip(steps[1:], flags, strict=True)},
+        **{step: events.count(where=flag) for step, flag in zip(steps[1:], flags, strict=True)},
     )
     people = visits.group_by("patient").aggregate(
         **{step: visits[step].sum() for step in steps},
-        **{f"{step}_visits": (visits[step] > 0).cast("int64").sum() for step in steps},
+        **{f"{step}_visits": visits.count(where=visits[step] > 0) for step in steps},
     )
     people = workspace.keep(people, "compact tally")
     totals = people.aggregate(
@@ -111,7 +111,11 @@ def _count(
         attrition.record(title, counts[f"{step}_patients"], counts[f"{step}_visits"], counts[step], if_empty)
 
     attrition.record(
-        "in the source", reading.patients, reading.visits, reading.events, "the source has no events."
+        "in the source",
+        counts["sound_patients"] + reading.lost_patients,
+        counts["sound_visits"] + reading.lost_visits,
+        reading.events,
+        "the source has no events; check that it holds any for these patients.",
     )
     record(
         "with a date and a code, of a known patient, each once",
