@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+BINARIES = sorted(
+    Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True
+)
 
 
 class Server(NamedTuple):
@@ -67,7 +69,9 @@ def running():
             *("-E", "UTF8", "--locale=C", "--no-sync"),
         )
         port = free_port()
-        settings = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={home} -c fsync=off"
+        settings = (
+            f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={home} -c fsync=off"
+        )
         _run(bin_ / "pg_ctl", "-D", data, "-l", log, "-w", "-t", "60", "-o", settings, "start")
         try:
             yield _with_reader(Server(port, owner, secrets.token_hex(12)))
@@ -127,3 +131,9 @@ def _fill(link, target, table, types):
     with link.cursor() as cursor, cursor.copy(sql.SQL("copy {} from stdin").format(target)) as copy:
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
             copy.write_row(row)
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    with running() as server:
+        yield server

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ibis import Table
 
 CATALOG = "omop_cdm"  # the name that the user's database has within the workspace
+TABLES_HELD = (
+    "select table_schema, table_name from information_schema.tables where table_catalog = ? order by all"
+)
 
 
 class DuckDB(Place):
@@ -21,7 +24,7 @@ class DuckDB(Place):
     def __init__(self, workspace: Workspace, path: Path) -> None:
         import duckdb
 
-        self.workspace, self.where = workspace, path.name
+        super().__init__(workspace, path.name)
         try:
             # Ibis puts the path between quotes as it is.
             workspace.con.attach(str(path.resolve()).replace("'", "''"), CATALOG, read_only=True)
@@ -34,9 +37,10 @@ class DuckDB(Place):
 
     def schemas(self) -> dict[str, list[str]]:
         if self.found is None:
-            con = self.workspace.con
-            names = con.list_databases(catalog=CATALOG)
-            self.found = {name: con.list_tables(database=(CATALOG, name)) for name in names}
+            held = self.workspace.con.con.execute(TABLES_HELD, [CATALOG]).fetchall()
+            self.found = {}
+            for schema, table in held:
+                self.found.setdefault(schema, []).append(table)
         return self.found
 
     def open(self, schema: str, table: str) -> "Table":
@@ -47,7 +51,8 @@ class Folder(Place):
     """A folder of files; folders inside it count as schemas, the folder itself is the schema ""."""
 
     def __init__(self, workspace: Workspace, path: Path) -> None:
-        self.workspace, self.where, self.path = workspace, path.name or str(path), path
+        super().__init__(workspace, path.name or str(path))
+        self.path = path
         self.found: dict[str, list[str]] | None = None
 
     def schemas(self) -> dict[str, list[str]]:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class Place(ABC):
     """Tables of one CDM as Ibis expressions. `where` names the place in sentences and holds no secret."""
 
-    workspace: Workspace
-    where: str
-    schema: str | None = None
+    def __init__(self, workspace: Workspace, where: str) -> None:
+        self.workspace, self.where = workspace, where
+        self.schema: str | None = None
+        self.known: dict[str, Table | None] = {}
 
     @abstractmethod
     def schemas(self) -> dict[str, list[str]]:
@@ -79,7 +80,9 @@ class Place(ABC):
     def table(self, name: str) -> "Table | None":
         """A table of the CDM with the columns that are read, typed; None where the place has no such table."""
         assert self.schema is not None
-        return self.named(self.schema, name, name)
+        if name not in self.known:
+            self.known[name] = self.named(self.schema, name, name)
+        return self.known[name]
 
     def named(self, schema: str, name: str, layout: str) -> "Table | None":
         """A table laid out as `layout` says, that may lie elsewhere and have a name of its own."""

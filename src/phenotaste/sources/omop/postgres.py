@@ -37,7 +37,7 @@ class Postgres(Place):
     def __init__(self, workspace: Workspace, url: str) -> None:
         import ibis
 
-        self.workspace, self.where = workspace, redacted(url)
+        super().__init__(workspace, redacted(url))
         self.link = _connect(url, self.where)
         self.found: dict[str, list[str]] | None = None
         with _refusing(self.where):
