@@ -145,9 +145,7 @@ def _connect(url: str, where: str) -> Any:
         # libpq reads the URL itself: it knows services, .pgpass, PGPASSWORD and every sslmode.
         link = psycopg.connect(url, client_encoding="UTF8", connect_timeout=_patience(url))
     except psycopg.ProgrammingError:
-        raise InputError(
-            f"{where} is no address that PostgreSQL understands; write postgresql://user@host:5432/database."
-        ) from None
+        raise InputError(_no_address(where)) from None
     except psycopg.Error as error:
         raise InputError(_why_not(str(error), where)) from None
     link.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -160,6 +158,10 @@ def _patience(url: str) -> int | None:
     return None if said else PATIENCE
 
 
+def _no_address(where: str) -> str:
+    return f"{where} is no address that PostgreSQL understands; write postgresql://user@host:5432/database."
+
+
 def _why_not(message: str, where: str) -> str:
     """The reason as a sentence of our own: the server's names the user."""
     if "password authentication failed" in message or "no password supplied" in message:
@@ -168,6 +170,10 @@ def _why_not(message: str, where: str) -> str:
         return f"{where} does not exist as a database on that server; check its name."
     if "role" in message and "does not exist" in message:
         return f"{where} does not know the user; check the name in the URL or in PGUSER."
+    if "SSL" in message:
+        return f"{where} does not speak with the encryption that was asked for; check sslmode."
+    if "invalid port" in message or "invalid integer" in message:
+        return _no_address(where)
     if "pg_hba.conf" in message:
         return f"{where} does not let this user in from here; ask who runs the server for access."
     return f"{where} could not be reached; check host, port, network and that the server is running."
