@@ -1,6 +1,7 @@
 """Calendar months, windows and observation periods, against DuckDB and against plain Python."""
 
 from datetime import date, datetime, timedelta
+from xml.etree import ElementTree
 
 import ibis
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.build.settings import Index
+from phenotaste.build import figure
+from phenotaste.build.settings import Index, Match, Settings
 from phenotaste.build.windows import OPEN_END, Periods, inside, known_by_end, months_before, window
 from phenotaste.sources.workspace import Workspace
 
@@ -143,3 +145,18 @@ def test_a_stretch_without_a_start_counts_for_nothing_and_one_without_an_end_las
     periods = Periods.merged(2, np.array([0, 1]), dates, np.array(["2020-05-05", "NaT"], "datetime64[D]"))
     assert periods.pointer.tolist() == [0, 0, 1]
     assert periods.end.tolist() == [OPEN_END.item()]
+
+
+@pytest.mark.parametrize("match", [None, Match(ratio=4)])
+@pytest.mark.parametrize(
+    ("gap", "end"), [(6, "6 months before the index date"), (1, "1 month"), (0, "the index date")]
+)
+def test_the_figure_is_sound_svg_says_what_it_shows_and_is_always_the_same(match, gap, end):
+    settings = Settings(index=Index(("CCS:108",), gap_months=gap, washout_months=12), match=match)
+    drawn = figure.windows(settings)
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    words = " ".join(root.itertext())
+    assert f"in the 24 months that end {end}" in words
+    assert drawn == figure.windows(settings)
+    assert drawn != figure.windows(settings, labelled=True)
