@@ -24,6 +24,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = print_note
+            for category in (DeprecationWarning, FutureWarning):  # libraries speak to programmers with these
+                warnings.simplefilter("ignore", category)
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:

@@ -106,6 +106,9 @@ class Flags:
         int | None,
         flag(panel=WINDOW, text="History free of index codes before the index.", metavar="MONTHS"),
     ] = None
+    short_history: Annotated[
+        bool, flag("--short-history", panel=WINDOW, text="Take histories that do not cover the window.")
+    ] = False
     match: Annotated[int | None, flag(panel=WINDOW, text="Most controls for each case.", metavar="RATIO")] = (
         None
     )
@@ -239,6 +242,7 @@ def index_of(flags: Flags, index: "Index | None") -> "Index | None":
         window_months=flags.window,
         gap_months=flags.gap,
         washout_months=flags.washout,
+        covered=False if flags.short_history else None,
     )
     return replace(index or Index(), **changes) if changes else index
 

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from phenotaste.build import Built
 
 COUNTS = ("patients", "visits", "events")
-# Of the data quality, what is worth a line where it is not zero; the totals stand in the attrition table.
+# Of the data quality, what is worth a line where it is not zero, and what became of it.
 ODD = {
-    "events_without_code": "events without a code, dropped",
-    "events_without_date": "events without a date, dropped",
-    "events_of_unknown_patients": "events of patients who are not listed, dropped",
-    "duplicate_events": "duplicate events, each counted once",
-    "events_before_birth": "events before birth, {}",
-    "events_after_death": "events after death, {}",
-    "events_in_the_future": "events in the future, {}",
-    "visits_without_codes": "visits without codes",
-    "patients_without_events": "patients without events",
+    "events_without_code": ("Events without a code", "dropped"),
+    "events_without_date": ("Events without a date", "dropped"),
+    "events_of_unknown_patients": ("Events of unlisted patients", "dropped"),
+    "duplicate_events": ("Duplicate events", "counted once"),
+    "events_before_birth": ("Events before birth", None),
+    "events_after_death": ("Events after death", None),
+    "events_in_the_future": ("Events in the future", None),
+    "visits_without_codes": ("Visits without codes", "left out"),
+    "patients_without_events": ("Patients without events", "left out"),
 }
 FILES = {
     "attrition": "attrition.csv",
@@ -40,16 +40,8 @@ def print_built(built: "Built", location: str, out: Path) -> None:
     lines = [line.split(maxsplit=1) for line in str(built.cohort.summary()).splitlines()]
     print_list(f"Cohort of {location}", [(name.capitalize(), text) for name, text in lines])
     print_attrition(built)
-    fate = "dropped" if built.settings.implausible == "drop" else "kept"
-    odd = [
-        (f"{built.quality[name]:,}", text.format(fate))
-        for name, text in ODD.items()
-        if built.quality.get(name)
-    ]
-    if odd:
+    if odd := quality_lines(built):
         print_list("Data quality", odd)
-    if len(built.unmapped):
-        print_list("Codes in no group", [(f"{len(built.unmapped):,}", unmapped(built))])
     if built.notes:
         print_list("Notes", [("-", readable(note)) for note in built.notes])
     print_list(
@@ -69,10 +61,20 @@ def print_attrition(built: "Built") -> None:
     screen.print(table)
 
 
-def unmapped(built: "Built") -> str:
-    events = int(built.unmapped["events"].sum())
-    kept = "kept as features of their own" if built.settings.groups.unmapped == "keep" else "dropped"
-    return f"codes with {events:,} events, {kept} and listed in {FILES['unmapped']}"
+def quality_lines(built: "Built") -> list[tuple[str, str]]:
+    """Everything odd that was found, and its fate; a line for each kind of it."""
+    implausible = "dropped" if built.settings.implausible == "drop" else "kept"
+    lines = [
+        (name, f"{built.quality[key]:,}, {fate or implausible}")
+        for key, (name, fate) in ODD.items()
+        if built.quality.get(key)
+    ]
+    if len(built.unmapped):
+        kept = "kept as they are" if built.settings.groups.unmapped == "keep" else "dropped"
+        events = int(built.unmapped["events"].sum())
+        listed = f"{len(built.unmapped):,} with {events:,} events, {kept}, listed in {FILES['unmapped']}"
+        lines.append(("Codes in no group", listed))
+    return lines
 
 
 def places(built: "Built", out: Path) -> dict[str, Path]:
@@ -82,11 +84,12 @@ def places(built: "Built", out: Path) -> dict[str, Path]:
 
 def as_record(built: "Built", source: str, location: str, out: Path) -> dict[str, Any]:
     return {
-        **{name: str(path) for name, path in places(built, out).items()},
+        "cohort": str(out),
         "source": source,
         "location": location,
-        "summary": built.cohort.summary().as_dict(),
-        "attrition_table": built.attrition.to_dict("records"),
-        "data_quality": built.quality,
+        **built.cohort.summary().as_dict(),
+        "attrition": built.attrition.to_dict("records"),
+        "quality": built.quality,
         "notes": list(built.notes),
+        "files": {name: str(path) for name, path in places(built, out).items()},
     }

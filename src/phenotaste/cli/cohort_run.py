@@ -1,7 +1,8 @@
 """A cohort from a source as the command line makes it: checked first, built, saved, and told about."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,11 +44,16 @@ def run(source: Source, flags: Flags, out: Path) -> None:
 def build_and_save(source: Source, settings: "Settings", flags: Flags, out: Path) -> "Built":
     from phenotaste import build
     from phenotaste.cli.progress import step_progress
-    from phenotaste.sources.workspace import MEMORY, Workspace
+    from phenotaste.sources.workspace import MEMORY, Workspace, refusing
 
     like = None if flags.like is None else features_of(flags.like)
     memory = MEMORY if flags.memory is None else int(flags.memory * GIGABYTE)
-    with step_progress() as step, Workspace(memory=memory, threads=flags.threads) as workspace:
+    with (
+        step_progress() as step,
+        stoppable(),
+        refusing(source.location),
+        Workspace(memory=memory, threads=flags.threads) as workspace,
+    ):
         step(f"reading {source.location}")
         records = source.read(workspace, settings)
         built = build.cohort(workspace, records, settings, like=like, progress=step)
@@ -56,6 +62,17 @@ def build_and_save(source: Source, settings: "Settings", flags: Flags, out: Path
         built.cohort.origin = origin | (built.cohort.origin or {})
         built.save(out)
     return built
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """DuckDB and Ibis take Ctrl-C for an error of their own."""
+    try:
+        yield
+    except Exception as error:
+        if "interrupted" in str(error).lower() and not isinstance(error, InputError):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def features_of(model: Path) -> "Like":
