@@ -93,9 +93,7 @@ def test_events_of_native_files(workspace, tmp_path, packed):
         records.visits, "patient", "visit", "time"
     )  # without a code
     assert len(rows(records.visits, "visit")) == 6
-    assert records.notes == (
-        "Rows of inpatient claims that lack DESYNPUF_ID or CLM_FROM_DT and are left out: 1.",
-    )
+    assert records.notes == ()
 
 
 def test_beneficiaries_and_their_flags(workspace, tmp_path):

@@ -112,11 +112,12 @@ def test_a_folder_of_parts_is_one_table(workspace, tmp_path):
     assert records.events.count().to_pyarrow().as_py() == 4
 
 
-def test_rows_without_patient_time_or_code_are_counted(workspace, tmp_path):
-    holes = pd.concat([EVENT_ROWS, EVENT_ROWS.assign(time=None)[:2], EVENT_ROWS.assign(code=" ")[:1]])
-    records = tables.read(workspace, written(holes, tmp_path / "e.csv"))
-    assert records.events.count().to_pyarrow().as_py() == 4
-    assert records.notes == ("Rows of events that lack patient or time or code and are left out: 3.",)
+def test_rows_without_patient_time_or_code_are_left_for_the_builder_to_count(workspace, tmp_path):
+    without = [EVENT_ROWS.assign(**{name: " "})[:1] for name in ("patient", "time", "code")]
+    static = written(STATIC_ROWS, tmp_path / "s.csv")
+    records = tables.read(workspace, written(pd.concat([EVENT_ROWS, *without]), tmp_path / "e.csv"), static)
+    assert [row.count(None) for row in rows(records.events, "patient", "time", "code")].count(1) == 3
+    assert rows(records.persons, "patient") == [("1",), ("2",), ("3",), ("4",)]
 
 
 def test_the_same_static_row_twice_is_one(workspace, tmp_path):

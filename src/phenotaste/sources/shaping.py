@@ -1,4 +1,7 @@
-"""The last step of every source: rows in the shape of Records, nobody lost, and a sentence about what was left out."""
+"""The last step of every source: rows in the shape of Records, nobody lost, and a sentence about what was left out.
+
+Events that lack a patient, a time or a code are handed on: the builder counts them in its attrition table.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,12 +60,15 @@ def sound_rows(table: "Table", title: str, needed: Sequence[str], notes: list[st
     return table.filter(complete)
 
 
+def patients_of(events: "Table") -> "Table":
+    return events.filter(events.patient.notnull()).select("patient").distinct()
+
+
 def with_strangers(
     workspace: Workspace, persons: "Table", events: "Table", title: str, notes: list[str]
 ) -> "Table":
     """Persons and, with nothing known about them, the patients whom only the events know; a note counts these."""
-    seen = events.select("patient").distinct()
-    strangers = seen.anti_join(persons, "patient")
+    strangers = patients_of(events).anti_join(persons, "patient")
     with refusing("events"):
         strangers = workspace.con.create_table(new_name(), strangers)
         count = strangers.count().to_pyarrow().as_py()

@@ -20,7 +20,7 @@ from phenotaste.sources.records import (
     VISITS,
     Records,
 )
-from phenotaste.sources.shaping import shaped, sound_rows, union, with_strangers
+from phenotaste.sources.shaping import patients_of, shaped, sound_rows, union, with_strangers
 from phenotaste.sources.workspace import Workspace, refusing
 
 if TYPE_CHECKING:
@@ -86,18 +86,20 @@ def read(workspace: Workspace, folder: Path, *, claims: Sequence[str] = CLAIMS) 
     tables, events = [], []
     for kind in CLAIMS:
         if kind in files:
-            tables.append(read_claims(workspace, files[kind], TITLES[kind], notes))
+            tables.append(read_claims(workspace, files[kind], TITLES[kind]))
             events += claim_events(tables[-1])
     if PRESCRIPTION in files:
-        events.append(drug_events(workspace, files[PRESCRIPTION], notes))
+        events.append(drug_events(workspace, files[PRESCRIPTION]))
     happened = union(events)
-    visits = union(table.select(*VISITS).filter(table.visit.notnull()) for table in tables)
+    visits = union(
+        table.select(*VISITS).filter(table.visit.notnull(), table.time.notnull()) for table in tables
+    )
     visits = visits.group_by("patient", "visit").aggregate(time=visits.time.min())
     if BENEFICIARY not in files:
         notes.append("There is no beneficiary summary: age, sex, race and chronic conditions are not known.")
         return Records(
             happened,
-            shaped(happened.select("patient").distinct(), PERSONS),
+            shaped(patients_of(happened), PERSONS),
             visits=visits,
             notes=tuple(notes),
         )
@@ -135,13 +137,12 @@ def files_by_kind(folder: Path, claims: Sequence[str]) -> dict[str, list[Path]]:
     return {kind: list(files.values()) for kind, files in found.items()}
 
 
-def read_claims(workspace: Workspace, files: Sequence[Path], title: str, notes: list[str]) -> "Table":
+def read_claims(workspace: Workspace, files: Sequence[Path], title: str) -> "Table":
     """patient, visit, time, diagnoses and procedures of each claim; the last two are arrays."""
     import ibis
 
     kinds = {PATIENT: "id", CLAIM: "id", FROM: "date"} | dict.fromkeys([*DIAGNOSES, *PROCEDURES], "code")
     table = reading.load(workspace, files, title, kinds, required=(PATIENT, CLAIM, FROM, "ICD9_DGNS_CD_1"))
-    table = sound_rows(table, title, (PATIENT, FROM), notes)
     diagnoses = [table[name].nullif(NO_CODE) for name in DIAGNOSES if name in table.columns]
     procedures = [table[name].nullif(NO_CODE) for name in PROCEDURES if name in table.columns]
     return table.select(
@@ -163,11 +164,10 @@ def claim_events(claims: "Table") -> list["Table"]:
     return events
 
 
-def drug_events(workspace: Workspace, files: Sequence[Path], notes: list[str]) -> "Table":
+def drug_events(workspace: Workspace, files: Sequence[Path]) -> "Table":
     title = TITLES[PRESCRIPTION]
     kinds = {PATIENT: "id", DISPENSED: "time", DRUG: "code", QUANTITY: "number"}
     table = reading.load(workspace, files, title, kinds, required=(PATIENT, DISPENSED, DRUG))
-    table = sound_rows(table, title, (PATIENT, DISPENSED, DRUG), notes)
     return shaped(
         table,
         EVENTS,

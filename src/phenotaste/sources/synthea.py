@@ -81,7 +81,7 @@ def read(workspace: Workspace, folder: Path) -> Records:
     files = files_by_name(folder)
     notes: list[str] = []
     listed = {
-        listing: read_listing(workspace, files[listing.name], listing, notes)
+        listing: read_listing(workspace, files[listing.name], listing)
         for listing in LISTINGS
         if listing.name in files
     }
@@ -113,10 +113,10 @@ def files_by_name(folder: Path) -> dict[str, Path]:
     return files
 
 
-def read_listing(workspace: Workspace, file: Path, listing: Listing, notes: list[str]) -> "Table":
+def read_listing(workspace: Workspace, file: Path, listing: Listing) -> "Table":
     """patient, time, visit, vocabulary, code and name of each row."""
     table = reading.load(workspace, file, listing.name, EVENT_KINDS, required=(PATIENT, CODE))
-    table = table.select(
+    return table.select(
         patient=table[PATIENT],
         time=start_of(table, listing.name),
         visit=optional(table, ENCOUNTER),
@@ -124,7 +124,6 @@ def read_listing(workspace: Workspace, file: Path, listing: Listing, notes: list
         code=table[CODE],
         name=optional(table, DESCRIPTION),
     )
-    return sound_rows(table, listing.name, ("patient", "time", "code"), notes)
 
 
 def start_of(table: "Table", title: str) -> "Value":

@@ -17,7 +17,7 @@ from phenotaste.sources.records import (
     PROCEDURE,
     Records,
 )
-from phenotaste.sources.shaping import plain_sex, shaped, sound_rows, with_strangers
+from phenotaste.sources.shaping import patients_of, plain_sex, shaped, sound_rows, with_strangers
 from phenotaste.sources.workspace import Workspace, refusing
 
 if TYPE_CHECKING:
@@ -66,19 +66,17 @@ def read(
     known = None if static is None else chosen_static(workspace, static, names)
     whole = [table.patient.type().is_integer() for table in (found, known) if table is not None]
     patient = "integer" if all(whole) else "id"  # of one type in both
-    happened = typed_events(found, patient, default, vocabulary, notes)
+    happened = typed_events(found, patient, default, vocabulary)
     if known is None:
-        return Records(happened, shaped(happened.select("patient").distinct(), PERSONS), notes=tuple(notes))
+        return Records(happened, shaped(patients_of(happened), PERSONS))
     persons, facts = typed_static(known, patient, notes)
     persons = with_strangers(workspace, persons, happened, "static", notes)
     return Records(happened, persons, facts, notes=tuple(notes))
 
 
-def typed_events(
-    found: "Table", patient: str, default: str, vocabulary: str | None, notes: list[str]
-) -> "Table":
+def typed_events(found: "Table", patient: str, default: str, vocabulary: str | None) -> "Table":
     events = reading.typed(found, "events", EVENT_KINDS | {"patient": patient})
-    events = shaped(sound_rows(events, "events", REQUIRED, notes), EVENTS)
+    events = shaped(events, EVENTS)
     if vocabulary is not None:
         events = events.mutate(vocabulary=events.vocabulary.coalesce(vocabulary))
     return events.mutate(kind=plain_kinds(events, "kind" in found.columns, default))
