@@ -37,16 +37,23 @@ $(FRESH): $(READY) $(wildcard src/phenotaste/core/*.py)
 demo: setup $(FRESH)
 	$(BIN)/phenotaste demo --out demo
 
+# The tests start a server of their own from these binaries; without them they fail in CI, and are skipped elsewhere.
+.PHONY: postgres
+postgres:
+	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq postgresql; \
+	  else echo "for the tests of PostgreSQL please run: sudo apt-get install postgresql"; fi
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint $(FRESH)
+test: lint postgres $(FRESH)
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-slow: setup $(FRESH)
+test-slow: setup postgres $(FRESH)
 	$(BIN)/pytest -m slow
 
 $(BENCH): $(READY)

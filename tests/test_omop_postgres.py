@@ -13,7 +13,7 @@ from phenotaste.sources.omop.place import Place
 from phenotaste.sources.records import KINDS
 from phenotaste.sources.workspace import Workspace
 from postgres import free_port, load
-from test_omop import OPTIONS, concept_set, read, refusal
+from test_omop import OPTIONS, concept_set, expected, read, refusal
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_the_same_rows_as_from_parquet(server, parquet, options):
     there = dict(options)
     if "cohort_table" in options:
         there["cohort_table"] = "results.cohort"
-    found, expected = read(server.url(), **there), read(parquet, **options)
-    assert len(expected["events"][1]) > 300
-    for name, part in expected.items():
+    found, wanted = read(server.url(), **there), expected(parquet, **options)
+    assert len(wanted["events"][1]) > 300
+    for name, part in wanted.items():
         assert found[name] == part, name
 
 
@@ -69,7 +69,7 @@ def test_concept_sets_are_resolved_in_the_database(server, parquet, tmp_path):
 
 def test_long_lists_of_concepts_are_asked_for_in_pieces(server, parquet, monkeypatch):
     monkeypatch.setattr("phenotaste.sources.omop.postgres.IDS_IN_A_QUERY", 3)
-    assert read(server.url())["names"] == read(parquet)["names"]
+    assert read(server.url())["names"] == expected(parquet)["names"]
 
 
 def test_upper_case_names_and_everything_as_text(tables, parquet, fresh):
@@ -81,9 +81,9 @@ def test_upper_case_names_and_everything_as_text(tables, parquet, fresh):
     text = {column: "text" for table in loud.values() for column in table.column_names}
     url = fresh(loud, 'Odd "Name"', types=text)
     options = {"kinds": KINDS}
-    assert read(url, schema='odd "name"', **options) == read(parquet, **options)
+    assert read(url, schema='odd "name"', **options) == expected(parquet, **options)
     cohort = {"cohort_table": 'odd "name".Cohort', "cohort_id": 7}
-    assert read(url, schema='Odd "Name"', **cohort) == read(parquet, cohort_table="cohort", cohort_id=7)
+    assert read(url, schema='Odd "Name"', **cohort) == expected(parquet, cohort_table="cohort", cohort_id=7)
 
 
 def test_other_types_of_columns(tables, parquet, fresh):
@@ -95,7 +95,7 @@ def test_other_types_of_columns(tables, parquet, fresh):
         "visit_occurrence_id": "varchar(20)",
         "value_as_number": "numeric",
     }
-    assert read(fresh(tables, "typed", types=types), schema="typed") == read(parquet)
+    assert read(fresh(tables, "typed", types=types), schema="typed") == expected(parquet)
 
 
 def test_views_are_tables_too(server, tables, parquet):
@@ -109,7 +109,7 @@ def test_views_are_tables_too(server, tables, parquet):
             "grant usage on schema seen to reader; grant select on all tables in schema seen to reader"
         )
     try:
-        assert read(server.url(), schema="seen") == read(parquet)
+        assert read(server.url(), schema="seen") == expected(parquet)
     finally:
         with psycopg.connect(server.url(user="owner")) as link:
             link.execute("drop schema seen cascade")

@@ -44,6 +44,7 @@ def read(
     _check(codes, drugs, condition_level, kinds, index_concepts)
     wish = Wish(codes, drugs, condition_level, tuple(kinds), source_vocabulary)
     with opened(workspace, location, schema) as cdm:
+        index = () if index_concepts is None else index_codes(cdm, index_concepts, codes)
         who = population(cdm, cohort_table, cohort_id)
         known, guesses = persons(cdm, who)
         held, names, choices = events(cdm, who, wish)
@@ -56,7 +57,7 @@ def read(
             periods=periods(cdm, who),
             labels=labels(cdm, who),
             names=names,
-            index_codes=() if index_concepts is None else index_codes(cdm, index_concepts, codes),
+            index_codes=index,
             notes=(*guesses, *choices, *said),
         )
 
