@@ -4,7 +4,7 @@ import string
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phenotaste.build import defaults
@@ -69,6 +69,7 @@ def all_settings(draw):
 
 
 @given(all_settings(), st.sampled_from(defaults.SOURCES))
+@example(Settings(groups=Groups(table='\x7f"\\\n\t\x00é')), "synpuf")
 def test_settings_survive_the_file_whatever_it_is_read_over(settings, source):
     assert parse(to_toml(settings), defaults.of_source(source)) == settings
 
