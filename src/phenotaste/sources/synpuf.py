@@ -53,7 +53,7 @@ DIAGNOSES = (
 PROCEDURES = tuple(f"ICD9_PRCDR_CD_{n}" for n in range(1, 7))
 ICD9PROC = "ICD9Proc"
 NO_CODE = "OTHER"  # stands in the second segment of a claim
-DISPENSED, DRUG, QUANTITY = "SRVC_DT", "PROD_SRVC_ID", "QTY_DSPNSD_NUM"
+DISPENSED, DRUG = "SRVC_DT", "PROD_SRVC_ID"
 
 YEAR, BIRTH, DEATH = "YEAR", "BENE_BIRTH_DT", "BENE_DEATH_DT"
 SEX, RACE, ESRD = "BENE_SEX_IDENT_CD", "BENE_RACE_CD", "BENE_ESRD_IND"
@@ -97,12 +97,7 @@ def read(workspace: Workspace, folder: Path, *, claims: Sequence[str] = CLAIMS) 
     visits = visits.group_by("patient", "visit").aggregate(time=visits.time.min())
     if BENEFICIARY not in files:
         notes.append("There is no beneficiary summary: age, sex, race and chronic conditions are not known.")
-        return Records(
-            happened,
-            shaped(patients_of(happened), PERSONS),
-            visits=visits,
-            notes=tuple(notes),
-        )
+        return Records(happened, shaped(patients_of(happened), PERSONS), visits=visits, notes=tuple(notes))
     summaries = read_summaries(workspace, files[BENEFICIARY], notes)
     latest = latest_year(summaries)
     persons = with_strangers(workspace, persons_of(summaries), happened, "the beneficiary summary", notes)
@@ -166,7 +161,7 @@ def claim_events(claims: "Table") -> list["Table"]:
 
 def drug_events(workspace: Workspace, files: Sequence[Path]) -> "Table":
     title = TITLES[PRESCRIPTION]
-    kinds = {PATIENT: "id", DISPENSED: "time", DRUG: "code", QUANTITY: "number"}
+    kinds = {PATIENT: "id", DISPENSED: "time", DRUG: "code"}
     table = reading.load(workspace, files, title, kinds, required=(PATIENT, DISPENSED, DRUG))
     return shaped(
         table,

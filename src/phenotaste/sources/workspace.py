@@ -119,7 +119,7 @@ def refusing(what: str) -> Iterator[None]:
 
 def fault(message: str) -> str:
     """What a message of DuckDB is about, without the values that it quotes."""
-    if "not utf-8" in message or "invalid unicode" in message:
+    if "invalid unicode" in message:
         return "is not UTF-8 text; save it as UTF-8"
     if "csv error" in message or "sniffing" in message:
         return (
