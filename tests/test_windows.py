@@ -74,6 +74,8 @@ moments = st.datetimes(datetime(2019, 12, 20), datetime(2020, 3, 20)) | st.sampl
         datetime(2020, 2, 29),
         datetime(2020, 2, 29) - timedelta(microseconds=1),
         datetime(2020, 2, 29, 23, 59, 59, 999999),
+        datetime(2020, 2, 9),  # twenty days earlier
+        datetime(2020, 2, 9) - timedelta(microseconds=1),
         datetime(2020, 3, 1),
     ]
 )
@@ -138,6 +140,14 @@ def test_a_history_covers_the_days_that_every_stretch_together_covers(rows, ques
     found = periods.covers(who, origin + first, origin + first + length)
     expected = [all((p, day) in covered for day in range(a, a + n + 1)) for p, a, n in questions]
     assert found.tolist() == expected
+
+
+def test_stretches_that_touch_are_one_and_a_day_between_parts_them():
+    start = np.array(["2020-01-01", "2020-02-01", "2020-01-01", "2020-02-02"], "datetime64[D]")
+    end = np.array(["2020-01-31", "2020-02-29"] * 2, "datetime64[D]")
+    periods = Periods.merged(2, np.array([0, 0, 1, 1]), start, end)
+    assert periods.covers(np.array([0, 1]), start[0], end[1]).tolist() == [True, False]
+    assert periods.pointer.tolist() == [0, 1, 3]
 
 
 def test_a_stretch_without_a_start_counts_for_nothing_and_one_without_an_end_lasts():
