@@ -213,7 +213,10 @@ def _events(rng, ids, visits, n):
     at = rng.integers(0, len(visits["person_id"]), n)
     person, day = visits["person_id"][at], [visits["visit_start_date"][i] for i in at]
     visit = pa.array(_some(rng, visits["visit_occurrence_id"][at].tolist(), 0.1), pa.int64())
-    concept = rng.choice(CONDITIONS, n)
+    visit = pa.array(
+        [0 if i % 20 == 0 else v for i, v in enumerate(visit.to_pylist())], pa.int64()
+    )  # 0: none
+    concept = pa.array(_some(rng, rng.choice(CONDITIONS, n).tolist(), 0.01), pa.int64())
     source = rng.choice([*ICD, 0], n)
     written = [AWKWARD[i % len(AWKWARD)] if i % 5 == 0 else f"C{i % 37}" for i in range(n)]
     half = n // 2

@@ -101,7 +101,7 @@ def load(server, tables, schema, database="cdm", types=None):
     from psycopg import sql
 
     name = sql.Identifier(schema)
-    with psycopg.connect(server.url(database, "owner")) as link:
+    with psycopg.connect(server.url(database, "owner"), options="-c timezone=UTC") as link:
         link.execute(sql.SQL("create schema if not exists {}").format(name))
         for title, table in tables.items():
             _fill(link, sql.Identifier(schema, title), table, types or {})

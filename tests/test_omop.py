@@ -4,6 +4,8 @@ import datetime as dt
 import functools
 import json
 import shutil
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,7 +130,7 @@ def test_concepts_as_they_are(tables, parquet):
     held = tables["condition_occurrence"]
     found = events(parquet, "diagnosis")
     wanted = [
-        (p, dt.datetime.combine(d, dt.time()), None if v is None else str(v), str(c))
+        (p, dt.datetime.combine(d, dt.time()), str(v) if v else None, str(c or 0))
         for p, d, v, c in zip(
             *(held[n].to_pylist() for n in ("person_id", "condition_start_date", "visit_occurrence_id")),
             held["condition_concept_id"].to_pylist(),
@@ -195,6 +197,7 @@ def test_conditions_roll_up_to_a_level(tables, parquet, level):
     tree = made.CONDITION_TREE
     wanted = {}
     for concept in tables["condition_occurrence"]["condition_concept_id"].to_pylist():
+        concept = concept or 0
         above = made.ancestors(concept, tree)
         depth = {a: made.ancestors(a, tree).get(made.ROOT) for a in above}
         for target in [a for a, d in depth.items() if d == level] or [concept]:
@@ -369,6 +372,20 @@ def test_upper_case_names_and_ids_as_text(tables, parquet, tmp_path):
     assert read(place, **options)["events"] == expected(parquet, **options)["events"]
 
 
+def test_ids_that_a_tool_made_fractions_of(tables, parquet, tmp_path):
+    """A column of integers with gaps, written as 12.0 and nothing."""
+    half = {}
+    for name, table in tables.items():
+        for field in ("person_id", "visit_occurrence_id"):
+            if field in table.column_names:
+                texts = [None if v is None else f"{v}.0" for v in table[field].to_pylist()]
+                table = table.set_column(
+                    table.schema.get_field_index(field), field, pa.array(texts, pa.string())
+                )
+        half[name] = table
+    assert read(made.write_csv(half, tmp_path)) == expected(parquet)
+
+
 def test_ids_that_are_no_numbers(tables, parquet, tmp_path):
     """A letter before each id: the same records, with a letter before each patient."""
     lettered = {}
@@ -492,11 +509,18 @@ def test_options_that_make_no_sense(parquet, options):
     refusal(parquet, **options)
 
 
-def test_the_database_file_is_left_alone(tables, tmp_path):
+def test_a_database_file_that_others_read_too(tables, parquet, tmp_path):
+    """It is opened for reading only: beside another reader it could not be opened otherwise."""
     place = made.write_duckdb(tables, tmp_path / "cdm.duckdb")
-    place.chmod(0o444)
     before = place.read_bytes()
-    assert read(place)["persons"]
+    script = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); print('open', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "open\n"
+        found = read(place)
+        other.communicate("\n")
+    assert found == expected(parquet)
     assert place.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["cdm.duckdb"]
 

@@ -86,16 +86,24 @@ def test_upper_case_names_and_everything_as_text(tables, parquet, fresh):
     assert read(url, schema='Odd "Name"', **cohort) == expected(parquet, cohort_table="cohort", cohort_id=7)
 
 
-def test_other_types_of_columns(tables, parquet, fresh):
+def test_other_types_of_columns(tables, parquet, postgres_server, fresh):
     types = {
         "person_id": "numeric(12, 0)",
         "condition_concept_id": "integer",
-        "condition_start_date": "timestamp with time zone",
+        "condition_start_date": "timestamp with time zone",  # midnight UTC
         "drug_exposure_start_date": "timestamp",
         "visit_occurrence_id": "varchar(20)",
         "value_as_number": "numeric",
     }
-    assert read(fresh(tables, "typed", types=types), schema="typed") == expected(parquet)
+    url = fresh(tables, "typed", types=types)
+    with psycopg.connect(postgres_server.url(user="owner")) as link:  # customs of a role do not matter
+        link.execute("alter role reader set datestyle to 'German'")
+        link.execute("alter role reader set timezone to 'America/New_York'")
+    try:
+        assert read(url, schema="typed") == expected(parquet)
+    finally:
+        with psycopg.connect(postgres_server.url(user="owner")) as link:
+            link.execute("alter role reader reset all")
 
 
 def test_views_are_tables_too(server, tables, parquet):
