@@ -18,11 +18,13 @@ import pytest
 import made_up_cdm
 import postgres
 from made_up import SHARED
-from phenotaste import TASTE, Cohort
+from phenotaste import TASTE, Cohort, build
 from phenotaste.build import toml
 from phenotaste.build.settings import Groups, Index, Match, Settings, Static
 from phenotaste.cli import cohort_flags, main
 from phenotaste.cli.cohort_flags import Flags, settings_of
+from phenotaste.sources import tables
+from phenotaste.sources.workspace import Workspace
 
 postgres_server = postgres.postgres_server
 SOURCES = ("synpuf", "omop", "meds", "synthea", "tables")
@@ -155,9 +157,9 @@ def write_synthea(folder):
     rows.assign(DESCRIPTION="Finding " + rows.CODE).to_csv(folder / "conditions.csv", index=False)
 
 
-def write_omop(folder, tables=None):
+def write_omop(folder, cdm=None):
     folder.mkdir()
-    for name, table in (tables or made_up_cdm.cdm(n_persons=60, n_events=800)).items():
+    for name, table in (cdm or made_up_cdm.cdm(n_persons=60, n_events=800)).items():
         pq.write_table(table, folder / f"{name}.parquet")
 
 
@@ -237,8 +239,8 @@ def test_omop_groups_say_what_they_need_of_the_source(call, tmp_path):
 
 
 def test_omop_with_an_atlas_cohort(call, tmp_path):
-    tables = made_up_cdm.cdm(n_persons=60, n_events=3000) | {"cohort": made_up_cdm.cohort()}
-    write_omop(tmp_path / "cdm", tables)
+    cdm = made_up_cdm.cdm(n_persons=60, n_events=3000) | {"cohort": made_up_cdm.cohort()}
+    write_omop(tmp_path / "cdm", cdm)
     population = ("--cohort-table", "cohort", "--cohort-id", 7)
     line = ("cohort", "omop", "cdm", *population, "--window", 240, "--short-history", "--out", "COHORT")
     done(call(*line))
@@ -286,6 +288,20 @@ def test_tables_under_other_names(call, tmp_path):
     line = ("cohort", "tables", "--events", "E.csv", "--column", "patient=pid", "--column", "time=day")
     done(call(*line, "--column", "code=icd", "--vocabulary", "ICD9CM", "--ccs", "single", "--out", "COHORT"))
     assert "Dx_Essential hypertension [98.]" in Cohort.load(tmp_path / "COHORT").feature_names
+
+
+def test_python_does_the_same_in_a_few_lines(call, files):
+    done(call(*TABLES, "--ccs", "single", "--min-visits", 6, "--out", "COHORT"))
+    with Workspace() as workspace:
+        records = tables.read(workspace, files / "E.parquet", files / "S.csv")
+        built = build.cohort(workspace, records, Settings(groups=Groups(ccs="single"), min_visits=6))
+    built.save(files / "again")
+    one, two = Cohort.load(files / "COHORT"), Cohort.load(files / "again")
+    assert (one.visits != two.visits).nnz == 0
+    np.testing.assert_array_equal(one.static, two.static)
+    np.testing.assert_array_equal(one.patient_ids, two.patient_ids)
+    for name in ("attrition.csv", "settings.toml", "quality.json"):
+        assert (files / "COHORT" / name).read_text() == (files / "again" / name).read_text()
 
 
 # --- settings ----------------------------------------------------------------------------------------------
@@ -624,9 +640,9 @@ def test_an_interrupted_build_leaves_nothing(tmp_path):
 
 
 def test_postgresql_and_a_folder_give_the_same(call, tmp_path, postgres_server):
-    tables = made_up_cdm.cdm(n_persons=60, n_events=800)
-    postgres.load(postgres_server, tables, "cli cohort")
-    write_omop(tmp_path / "cdm", tables)
+    cdm = made_up_cdm.cdm(n_persons=60, n_events=800)
+    postgres.load(postgres_server, cdm, "cli cohort")
+    write_omop(tmp_path / "cdm", cdm)
     flags = ("--visit", "day", "--min-visits", 5, "--min-patients", 5)
     url = postgres_server.url()
     text = done(call("cohort", "omop", url, "--schema", "cli cohort", *flags, "--out", "server", "--json"))

@@ -34,6 +34,7 @@ e3,2020-03-05T10:00:00Z,,p2,wellness,1,Visit
 2020-02-05T10:00:00Z,p2,e2,social-history,72166-2,Tobacco,Ex-smoker (finding),,text
 2020-03-05T10:00:00Z,p2,e3,social-history,72166-2,Tobacco,Smokes tobacco daily (finding),,text
 2020-03-05T10:00:00Z,p2,e3,vital-signs,8302-2,Body height,180,cm,numeric
+2020-03-05T10:00:00Z,p2,e3,survey,99999-9,What neighbours do,They smoke,,text
 """,
 }
 OLD = {  # without SYSTEM, MIDDLE and times; ID and DATE
@@ -104,6 +105,7 @@ def test_body_mass_and_smoking_are_facts(workspace, tmp_path):
         ("Current every day smoker", "yes"),
         ("Current some day smoker", "yes"),
         ("Unknown if ever smoked", None),
+        ("449868002", None),  # a code without its words
     ],
 )
 def test_answers_about_smoking(workspace, tmp_path, answer, level):

@@ -44,9 +44,7 @@ def print_built(built: "Built", location: str, out: Path) -> None:
         print_list("Data quality", odd)
     if built.notes:
         print_list("Notes", [("-", readable(note)) for note in built.notes])
-    print_list(
-        "Saved", [(name.capitalize(), str(path)) for name, path in places(built, out).items()], wrap=False
-    )
+    print_list("Saved", [(name.capitalize(), str(path)) for name, path in places(out).items()], wrap=False)
 
 
 def print_attrition(built: "Built") -> None:
@@ -77,9 +75,9 @@ def quality_lines(built: "Built") -> list[tuple[str, str]]:
     return lines
 
 
-def places(built: "Built", out: Path) -> dict[str, Path]:
-    written = built.files()
-    return {"cohort": out} | {name: out / file for name, file in FILES.items() if file in written}
+def places(out: Path) -> dict[str, Path]:
+    beside = {name: out / file for name, file in FILES.items()}
+    return {"cohort": out} | {name: path for name, path in beside.items() if path.exists()}
 
 
 def as_record(built: "Built", source: str, location: str, out: Path) -> dict[str, Any]:
@@ -91,5 +89,5 @@ def as_record(built: "Built", source: str, location: str, out: Path) -> dict[str
         "attrition": built.attrition.to_dict("records"),
         "quality": built.quality,
         "notes": list(built.notes),
-        "files": {name: str(path) for name, path in places(built, out).items()},
+        "files": {name: str(path) for name, path in places(out).items()},
     }
