@@ -410,6 +410,18 @@ def test_every_condition_is_a_row_of_the_attrition_table(workspace):
     assert any(note.startswith("The index code ICD10CM:I50*") for note in notes) is False
 
 
+@pytest.mark.parametrize(("washout", "kept"), [(0, 1), (1, 1), (3, 0)])
+def test_a_code_in_the_gap_counts_against_the_wash_out_only(workspace, washout, kept):
+    """Two months before the labelled index, which the window of six months' gap does not reach."""
+    source = Source(
+        n=2,
+        events=[*timeline(0, *[1] * 60), (0, datetime(2019, 8, 15), 0), *timeline(1, *[1] * 60)],
+        labels=[(0, datetime(2019, 10, 15), 1.0), (1, datetime(2019, 10, 15), 0.0)],
+    )
+    rows, _ = anchored(workspace, source, Index(HEART_FAILURE, washout_months=washout))
+    assert [row["label"] for row in rows] == [1.0] * kept + [0.0]
+
+
 def test_a_label_file_is_joined_by_the_sources_own_id(workspace, tmp_path):
     file = tmp_path / "labels.csv"
     file.write_text(

@@ -111,6 +111,21 @@ def test_only_what_lies_inside_the_window_is_left(workspace, rows, ends):
     assert sorted(left["n"].to_pylist()) == expected
 
 
+def test_the_first_moment_belongs_to_the_window_and_the_end_does_not(workspace):
+    start, end = datetime(2020, 2, 9), datetime(2020, 2, 29)
+    tick = timedelta(microseconds=1)
+    times = [start - tick, start, end - tick, end]
+    events = ibis.memtable(
+        {"patient": [0] * 4, "time": times}, schema={"patient": "int32", "time": "timestamp(6)"}
+    )
+    anchors = ibis.memtable(
+        {"patient": [0], "start": [start], "end": [end]},
+        schema={"patient": "int32", "start": "timestamp(6)", "end": "timestamp(6)"},
+    )
+    left = workspace.con.to_pyarrow(inside(events, anchors))["time"].to_pylist()
+    assert sorted(left) == [start, end - tick]
+
+
 def test_a_fact_without_a_time_was_always_known(workspace):
     facts = ibis.memtable({"patient": [0], "time": [None]}, schema={"patient": "int32", "time": "timestamp"})
     anchors = ibis.memtable(
