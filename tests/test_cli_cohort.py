@@ -249,6 +249,13 @@ def test_omop_with_an_atlas_cohort(call, tmp_path):
     assert len(Cohort.load(tmp_path / "COHORT")) <= 40
 
 
+def test_omop_index_codes_may_be_of_a_kind_that_makes_no_features(call, tmp_path):
+    write_omop(tmp_path / "cdm")
+    window = ("--index", "OMOP:8001", "--window", 240, "--gap", 0, "--short-history")
+    done(call("cohort", "omop", "cdm", *window, "--out", "COHORT"))
+    assert not any(name.startswith("Px_") for name in Cohort.load(tmp_path / "COHORT").feature_names)
+
+
 def test_meds(call, tmp_path):
     write_meds(tmp_path / "meds")
     done(call("cohort", "meds", "meds", "--out", "COHORT"))

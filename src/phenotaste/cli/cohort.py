@@ -143,11 +143,14 @@ def omop(
 
     def read(workspace: "Workspace", settings: "Settings") -> "Records":
         from phenotaste.sources import omop
+        from phenotaste.sources.records import KINDS
 
         groups = settings.groups  # what they need of the source is not to be asked for twice
         options.setdefault("codes", "standard" if groups.ccs is None else "source")
         options.setdefault("drugs", "auto" if groups.atc is None else f"atc{groups.atc}")
-        return omop.read(workspace, location, kinds=settings.kinds, index_concepts=index_concepts, **options)
+        coded = index_concepts is not None or (settings.index is not None and settings.index.codes)
+        kinds = KINDS if coded else settings.kinds  # an index code may be of a kind that makes no features
+        return omop.read(workspace, location, kinds=kinds, index_concepts=index_concepts, **options)
 
     from phenotaste.build.settings import Index
     from phenotaste.sources.omop import redacted
