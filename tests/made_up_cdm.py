@@ -220,7 +220,7 @@ def _events(rng, ids, visits, n):
     source = rng.choice([*ICD, 0], n)
     written = [AWKWARD[i % len(AWKWARD)] if i % 5 == 0 else f"C{i % 37}" for i in range(n)]
     half = n // 2
-    drug = rng.choice([*DRUGS, 0], half)
+    drug = rng.choice([*DRUGS, 1101, 0], half)  # 1101: an ingredient by itself
     return {
         "condition_occurrence": {
             "condition_occurrence_id": np.arange(n),

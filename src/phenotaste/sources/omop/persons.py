@@ -33,7 +33,8 @@ def persons(cdm: Place, population: "Population") -> tuple["Table", list[str]]:
     died = _deaths(cdm, population)
     joined = table.left_join(died, table.patient == died.dead)
     order = ["patient", "birth", "death", "sex", "race", "ethnicity"]
-    return joined.select(*order), _guessed(held)
+    # Ibis goes on with a join that is not closed, and loses its way when others join it.
+    return joined.drop("dead").select(*order), _guessed(held)
 
 
 def periods(cdm: Place, population: "Population") -> "Table | None":

@@ -22,11 +22,10 @@ class Population(NamedTuple):
         """The rows of these persons, still where the table lives."""
         if self.cohort is None:
             return table
-        ids = self.cohort.select(subject=self.cohort.subject_id).distinct()
-        mine, theirs = table[key], ids.subject
+        mine, theirs = table[key], self.cohort.subject_id
         if mine.type().is_string() != theirs.type().is_string():
             mine, theirs = mine.cast("string"), theirs.cast("string")
-        return table.semi_join(ids, mine == theirs)
+        return table.filter(mine.isin(theirs))
 
     def patient(self, column: "Value") -> "Value":
         """A person_id in the one type that all tables of Records share; for tables of the workspace."""
