@@ -120,6 +120,12 @@ def test_beneficiaries_and_their_flags(workspace, tmp_path):
         key=repr,
     )
     assert records.as_of == date(2010, 12, 31)
+    later = rows(records.visits.filter(records.visits.patient == "B"), "time")[-1][0].date()
+    assert later > date(2008, 12, 31)  # B has no summary after 2008, but claims
+    assert rows(records.periods, "patient", "start", "end") == [
+        ("A", date(2008, 1, 1), date(2010, 12, 31)),
+        ("B", date(2008, 1, 1), later),
+    ]
 
 
 def test_renamed_files_and_a_column_for_the_year(workspace, tmp_path):

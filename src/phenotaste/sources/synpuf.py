@@ -15,6 +15,7 @@ from phenotaste.sources.records import (
     ICD9CM,
     MEDICATION,
     NDC,
+    PERIODS,
     PERSONS,
     PROCEDURE,
     VISITS,
@@ -106,6 +107,7 @@ def read(workspace: Workspace, folder: Path, *, claims: Sequence[str] = CLAIMS) 
         persons,
         facts_of(summaries),
         visits=visits,
+        periods=periods_of(summaries, visits),
         as_of=None if latest is None else date(latest, 12, 31),
         notes=tuple(notes),
     )
@@ -227,6 +229,22 @@ def persons_of(summaries: "Table") -> "Table":
         PERSONS,
         sex=rows.sex.cases(*SEXES.items(), else_=None),
         race=rows.race.cases(*RACES.items(), else_=None),
+    )
+
+
+def periods_of(summaries: "Table", visits: "Table") -> "Table":
+    """From the first year with a summary to the end of the last one, or to a later claim: a folder may lack years."""
+    import ibis
+
+    years = summaries.group_by("patient").aggregate(first=summaries.year.min(), last=summaries.year.max())
+    claims = visits.group_by("patient").aggregate(last_claim=visits.time.max().date())
+    rows = years.left_join(claims, "patient")
+    closing = ibis.date(rows["last"].cast("int32"), 12, 31)
+    return shaped(
+        rows,
+        PERIODS,
+        start=ibis.date(rows["first"].cast("int32"), 1, 1),
+        end=ibis.greatest(closing, rows.last_claim.coalesce(closing)),
     )
 
 
