@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from phenotaste.build import filters, index, quality, toml, windows
+from phenotaste.build import figure, filters, index, quality, toml, windows
 from phenotaste.build.attrition import Attrition
 from phenotaste.build.compact import Compact, compact
 from phenotaste.build.features import Features, choose
@@ -48,6 +48,7 @@ class Built:
         "pa.Table | None"  # with an index: patient, label, index_date, window_start, window_end, match_set
     )
     notes: tuple[str, ...]
+    labelled: bool = False  # the source stated the index dates
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """The cohort's folder, with the attrition, the settings and the data quality beside the data."""
@@ -66,6 +67,7 @@ class Built:
             buffer = io.BytesIO()
             pq.write_table(self.patients, buffer)
             files["patients.parquet"] = buffer.getvalue()
+            files["windows.svg"] = figure.windows(self.settings, self.labelled)
         return files
 
 
@@ -192,7 +194,16 @@ class _Build:
                 "notes": self.notes,
             },
         )
-        return Built(built, table, oddities, unmapped, self.settings, _listed(ids, chosen), tuple(self.notes))
+        return Built(
+            built,
+            table,
+            oddities,
+            unmapped,
+            self.settings,
+            _listed(ids, chosen),
+            tuple(self.notes),
+            tables.labels is not None,
+        )
 
     def static(
         self,
