@@ -198,8 +198,9 @@ def test_a_users_table(write, name, text):
 
 def test_a_users_table_in_parquet_may_have_codes_as_numbers(tmp_path):
     path = tmp_path / "groups.parquet"
-    pq.write_table(pa.table({"code": [197361], "group": ["Calcium Channel Blockers"]}), path)
-    assert assign(codes(drug("RxNorm", "197361")), Groups(table=str(path))) == ["Rx_Calcium Channel Blockers"]
+    for number in (197361, 197361.0):
+        pq.write_table(pa.table({"code": [number, None], "group": ["Blockers", "Nothing"]}), path)
+        assert assign(codes(drug("RxNorm", "197361")), Groups(table=str(path))) == ["Rx_Blockers"]
 
 
 def test_a_users_table_with_vocabularies_leaves_the_others_alone(write):
@@ -246,6 +247,24 @@ def test_multi_level_categories_come_from_the_users_table(write):
     ]
     with pytest.raises(InputError, match=r"groups\.multi3"):
         assign(table, Groups(ccs="multi3"))
+
+
+def test_ahrqs_multi_level_file_is_read_as_it_is(write):
+    path = write(
+        "'ICD-9-CM CODE','CCS LVL 1','CCS LVL 1 LABEL','CCS LVL 2','CCS LVL 2 LABEL','CCS LVL 3','CCS LVL 3 LABEL'"
+        ",'CCS LVL 4','CCS LVL 4 LABEL'\n"
+        "'4019 ','7','Diseases of the circulatory system','7.1','Hypertension','7.1.1',"
+        "'Essential hypertension [98.]',' ',' '\n"
+        "'1120 ','1','Infectious and parasitic diseases','1.2','Mycoses [4.]',' ',' ',' ',' '\n"
+        "'25040','3','Endocrine','3.3','Diabetes mellitus with complications [50.]','3.3.2',"
+        "'Diabetes with renal manifestations','3.3.2.1','Deeper'\n"
+    )
+    table = codes(icd9("401.9"), icd9("112.0"), icd9("250.40"))
+    assert assign(table, Groups(ccs="multi3", multi3=path)) == [
+        "Dx_Essential hypertension [98.]",
+        "Dx_Mycoses [4.]",
+        "Dx_Diabetes with renal manifestations",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,11 @@ from phenotaste.build.ccs import icd_vocabulary, plain
 from phenotaste.errors import InputError
 
 CODE, GROUP, VOCABULARY = "code", "group", "vocabulary"
+AHRQ_LEVELS = (
+    "ccs lvl 3 label",
+    "ccs lvl 2 label",
+    "ccs lvl 1 label",
+)  # of AHRQ's ccs_multi_dx_tool_2015.csv
 PARQUET = (".parquet", ".pq")
 
 
@@ -45,22 +50,32 @@ class GroupTable:
     @classmethod
     def read(cls, path: str) -> "GroupTable":
         header, lines = rows_of(Path(path))
-        names = [str(name).strip().lower() for name in header]
+        names = [clean(name).lower() for name in header]
         if len(names) < 2:
             raise InputError(f"{path} has fewer than two columns; it needs one of codes and one of groups.")
-        by_name = CODE in names and GROUP in names
-        code, group = (names.index(CODE), names.index(GROUP)) if by_name else (0, 1)
+        code, groups = columns_of(names, path)
         vocabulary = names.index(VOCABULARY) if VOCABULARY in names else None
-        if not by_name and vocabulary in (code, group):
-            raise InputError(f"{path} lacks the columns {CODE} and {GROUP}; name them so.")
-        wide = [line for line in lines if len(line) > max(code, group, vocabulary or 0)]
-        if len(wide) < len(lines):
-            raise InputError(f"{path} has {len(lines) - len(wide):,} rows that are too short; complete them.")
-        cleaned = (
-            (clean(line[code]), clean(line[group]), None if vocabulary is None else clean(line[vocabulary]))
-            for line in wide
-        )
-        return cls(((c, g, v or None) for c, g, v in cleaned if c and g), path)
+        short = sum(len(line) <= max(code, *groups, vocabulary or 0) for line in lines)
+        if short:
+            raise InputError(f"{path} has {short:,} rows that are too short; complete them.")
+        rows = []
+        for line in lines:
+            group = next(filter(None, (clean(line[column]) for column in groups)), "")
+            if clean(line[code]) and group:
+                which = None if vocabulary is None else clean(line[vocabulary]) or None
+                rows.append((clean(line[code]), group, which))
+        return cls(rows, path)
+
+
+def columns_of(names: list[str], path: str) -> tuple[int, list[int]]:
+    """Where the code stands, and where its group may stand, the first choice first."""
+    if CODE in names and GROUP in names:
+        return names.index(CODE), [names.index(GROUP)]
+    if AHRQ_LEVELS[0] in names:  # where a branch of the hierarchy is shorter, its last level is the category
+        return 0, [names.index(level) for level in AHRQ_LEVELS if level in names]
+    if VOCABULARY in names[:2]:
+        raise InputError(f"{path} lacks the columns {CODE} and {GROUP}; name them so.")
+    return 0, [1]
 
 
 def spelling(vocabulary: str) -> str:
@@ -76,6 +91,8 @@ def spellings(vocabulary: str | None, code: str) -> set[str]:
 
 def clean(value: Any) -> str:
     """AHRQ's files put single quotes around codes and labels."""
+    if isinstance(value, float) and value.is_integer():  # codes that some tool turned into 12.0
+        value = int(value)
     text = "" if value is None else str(value).strip()
     if len(text) > 1 and text[0] == text[-1] == "'":
         text = text[1:-1].strip()
