@@ -9,7 +9,9 @@ import pytest
 import made_up_cdm as made
 from phenotaste.errors import InputError
 from phenotaste.sources import omop
+from phenotaste.sources.omop.location import opened
 from phenotaste.sources.omop.place import Place
+from phenotaste.sources.omop.population import population
 from phenotaste.sources.records import KINDS
 from phenotaste.sources.workspace import Workspace
 from postgres import free_port, load
@@ -140,6 +142,28 @@ def test_only_the_population_leaves_the_server(server, monkeypatch):
     conditions = asked[("person_id", "day", "visit_occurrence_id", "concept")]
     assert 0 < conditions <= len(held["events"][1])
     assert max(asked.values()) < 1000
+
+
+def test_the_server_can_use_its_indexes(tables, postgres_server, fresh):
+    """A small cohort or a few concepts of a large table: keys are compared as they are, without a cast."""
+    import ibis
+
+    keys = {"condition_occurrence": "person_id", "concept_ancestor": "descendant_concept_id"}
+    fresh(tables | {"cohort": made.cohort()}, "keyed", types=dict.fromkeys(keys.values(), "integer"))
+    with psycopg.connect(postgres_server.url(user="owner")) as link:
+        for table, key in keys.items():
+            link.execute(f"create index {table}_key on keyed.{table} ({key})")
+    with Workspace(threads=1) as workspace, opened(workspace, postgres_server.url(), "keyed") as cdm:
+        cdm.link.execute("set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off")
+        who = population(cdm, "cohort", 7)
+        ancestor = cdm.table("concept_ancestor")
+        for query, index in (
+            (who.only(cdm.table("condition_occurrence")), "condition_occurrence_key"),
+            (ancestor.filter(ancestor.descendant_concept_id.isin([1, 2, 3])), "concept_ancestor_key"),
+        ):
+            text = psycopg.sql.SQL(str(ibis.to_sql(query, dialect="postgres")))
+            plan = cdm.link.execute(psycopg.sql.SQL("explain {}").format(text)).fetchall()
+            assert any(index in line for (line,) in plan), plan
 
 
 def test_the_session_cannot_write(server):

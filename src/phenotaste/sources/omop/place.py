@@ -104,7 +104,9 @@ def identifier(column: "Value") -> "Value":
     kind = column.type()
     if kind.is_string():
         return column.strip().nullif("").re_replace(r"^(-?[0-9]+)\.0+$", r"\1")
-    if kind.is_integer() or kind.is_floating() or kind.is_decimal():
+    if kind.is_integer():
+        return column  # as it is, so that a database can use its index
+    if kind.is_floating() or kind.is_decimal():
         return column.cast("int64")
     return column.cast("string")
 
@@ -127,6 +129,8 @@ def or_null(table: "Table", column: str | None, kind: str) -> "Value":
 
 def plain_cast(column: "Value", kind: str) -> "Value":
     """As `reading.as_kind`, for databases that know no cast which forgives: a bad value fails the query."""
+    if kind == "integer" and column.type().is_integer():
+        return column  # a cast, even to a wider type, would keep the database from using its index
     if not column.type().is_string():
         return as_kind(column, kind)
     text = column.strip().nullif("")
