@@ -332,6 +332,8 @@ def test_concept_sets(parquet, tmp_path):
     assert codes((101, False, True, False), (302, True, False, False)) == {"OMOP:101", "OMOP:201", "OMOP:301"}
     assert codes((101, False, True, False), (201, True, True, False)) == {"OMOP:101"}
     assert codes((303, False, False, True)) == {"OMOP:303", "OMOP:7002"}
+    deep = {"OMOP:201", "OMOP:301", "OMOP:302", "OMOP:7001", "OMOP:7003"}  # what maps to descendants too
+    assert codes((201, False, True, True)) == deep
     # An invalid mapping, 7002 to 201, is none.
     assert codes((201, False, True, False), codes="source") == {
         "SNOMED:S201",
@@ -478,6 +480,25 @@ def test_values_that_cannot_be_read(tables, tmp_path):
         said = refusal(tmp_path)
         assert column in said
         assert bad not in said
+
+
+@pytest.mark.parametrize("column", ["person_id", "condition_concept_id", "condition_start_date"])
+def test_columns_of_the_wrong_type(tables, parquet, tmp_path, column):
+    folder = copy_of(parquet, tmp_path)
+    held = tables["condition_occurrence"]
+    at = held.schema.get_field_index(column)
+    for wrong in (pa.array([[1]] * len(held)), pa.array([True] * len(held))):
+        made.write_parquet({"condition_occurrence": held.set_column(at, column, wrong)}, folder)
+        said = refusal(folder)
+        assert column in said
+        assert "condition_occurrence" in said
+
+
+def test_a_file_that_is_cut_off(parquet, tmp_path):
+    folder = copy_of(parquet, tmp_path)
+    whole = (folder / "death.parquet").read_bytes()
+    (folder / "death.parquet").write_bytes(whole[: len(whole) // 2])
+    assert "death" in refusal(folder)
 
 
 def test_persons_twice(tables, parquet, tmp_path):

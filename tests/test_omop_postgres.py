@@ -270,6 +270,16 @@ def test_missing_columns_and_bad_values(tables, fresh):
     assert "31st" not in said
 
 
+def test_columns_of_the_wrong_type(tables, fresh):
+    held = tables["condition_occurrence"]
+    at = held.schema.get_field_index("condition_start_date")
+    for kind, value in (("boolean", True), ("bytea", b"1")):
+        wrong = held.set_column(at, "condition_start_date", pa.array([value] * len(held)))
+        types = {"condition_start_date": kind}
+        url = fresh({"person": tables["person"], "condition_occurrence": wrong}, f"wrong_{kind}", types=types)
+        assert "column condition_start_date of condition_occurrence" in refusal(url, schema=f"wrong_{kind}")
+
+
 def test_passwords_from_the_environment_and_pgpass(server, monkeypatch, tmp_path):
     at = f"127.0.0.1:{server.port}"
     bare = f"postgresql://reader@{at}/cdm"

@@ -11,7 +11,7 @@ from phenotaste.sources.omop.population import labels, population
 from phenotaste.sources.omop.tables import ATC_CLASSES
 from phenotaste.sources.omop.vocabulary import index_codes
 from phenotaste.sources.records import DIAGNOSIS, KINDS, MEDICATION, Records
-from phenotaste.sources.workspace import Workspace
+from phenotaste.sources.workspace import Workspace, refusing
 
 CODES = ("standard", SOURCE)
 DRUGS = ("auto", "ingredient", *ATC_CLASSES, "era", "exposure")
@@ -43,7 +43,7 @@ def read(
     """
     _check(codes, drugs, condition_level, kinds, index_concepts)
     wish = Wish(codes, drugs, condition_level, tuple(kinds), source_vocabulary)
-    with opened(workspace, location, schema) as cdm:
+    with refusing(redacted(location)), opened(workspace, location, schema) as cdm:
         index = () if index_concepts is None else index_codes(cdm, index_concepts, codes)
         who = population(cdm, cohort_table, cohort_id)
         known, guesses = persons(cdm, who)

@@ -57,6 +57,7 @@ class Folder(Place):
 
     def schemas(self) -> dict[str, list[str]]:
         if self.found is None:
+            _refuse_unlisted(self.path)
             inside = {entry.name: entry for entry in sorted(self.path.iterdir()) if _folder(entry)}
             self.found = {"": list(_tables(self.path))} | {n: list(_tables(p)) for n, p in inside.items()}
         return self.found
@@ -87,6 +88,11 @@ def _tables(folder: Path) -> dict[str, list[Path]]:
             raise InputError(f"{folder.name} has {stem} in more than one form; leave one of them.")
         found[stem] = files
     return found
+
+
+def _refuse_unlisted(folder: Path) -> None:
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise InputError(f"{folder} may not be read; check your rights.")
 
 
 def _folder(entry: Path) -> bool:

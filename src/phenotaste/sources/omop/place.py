@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
 from phenotaste.sources.omop.tables import PERSON, TABLES
-from phenotaste.sources.reading import as_kind, columns, typed
+from phenotaste.sources.reading import NOUNS, columns, readable, typed
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ class Place(ABC):
         raw = self.open(schema, _only(places, layout, self.where))
         wanted = TABLES[layout]
         chosen = columns(raw, layout, wanted.required, wanted.optional)
-        kept = self.settle(chosen, f"omop_raw_{layout}")
         kinds = {**wanted.required, **wanted.optional}
+        refuse_types(chosen, layout, kinds)
+        kept = self.settle(chosen, f"omop_raw_{layout}")
         plain = {c: k for c, k in kinds.items() if k != "id"}
         ids = {c: identifier(kept[c]) for c, k in kinds.items() if k == "id" and c in kept.columns}
         return self.typed(kept.mutate(**ids), layout, plain)
@@ -127,20 +128,33 @@ def or_null(table: "Table", column: str | None, kind: str) -> "Value":
     return table[column] if column is not None and column in table.columns else ibis.null(kind)
 
 
+def refuse_types(table: "Table", title: str, kinds: Mapping[str, str]) -> None:
+    """Refuse a column whose type cannot hold what the CDM has there."""
+    for name, kind in kinds.items():
+        if name in table.columns and not readable(table[name], kind):
+            raise InputError(
+                f"column {name} of {title} is of the type {table[name].type()} and cannot hold {NOUNS[kind]}s; "
+                "convert it."
+            )
+
+
 def plain_cast(column: "Value", kind: str) -> "Value":
-    """As `reading.as_kind`, for databases that know no cast which forgives: a bad value fails the query."""
-    if kind == "integer" and column.type().is_integer():
-        return column  # a cast, even to a wider type, would keep the database from using its index
-    if not column.type().is_string():
-        return as_kind(column, kind)
-    text = column.strip().nullif("")
+    """As `reading.typed`, for databases that know no cast which forgives: a bad value fails the query."""
+    source = column.type()
+    if source.is_string():
+        column = column.strip().nullif("")
     if kind == "text":
-        return text
-    if kind == "integer":
-        return text.cast("float64").cast("int64")
+        return column.cast("string")
     if kind == "number":
-        return text.cast("float64")
-    moment = text.cast("timestamp")
+        return column.cast("float64")
+    if kind == "integer":
+        # A cast, even to a wider type, would keep the database from using its index.
+        return column if source.is_integer() else column.cast("float64").cast("int64")
+    if source.is_numeric():  # 20081231
+        column = column.cast("int64").cast("string")
+    if source.is_timestamp() and source.timezone is not None:
+        column = column.cast("timestamp('UTC')")
+    moment = column.cast("timestamp")
     return moment.cast("date") if kind == "date" else moment
 
 
