@@ -601,9 +601,10 @@ def test_an_earlier_cohort_is_replaced_only_when_asked(call, files):
     assert os.listdir(files / "mine") == ["thesis.txt"]
 
 
-def test_an_interrupted_build_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("message", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_nothing(tmp_path, message):
     rng = np.random.default_rng(0)
-    n = 3_000_000
+    n = 2_000_000
     events = pa.table(
         {
             "patient": rng.integers(0, 200_000, n),
@@ -634,7 +635,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path):
     with contextlib.closing(process.stderr) as steps:
         assert steps.readline().startswith("Reading E.parquet")
         time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(message)
         rest = steps.read()
     assert process.wait(timeout=60) == 130, rest
     assert rest.splitlines()[-1].startswith("Stopped")

@@ -1,6 +1,7 @@
 """A cohort from a source as the command line makes it: checked first, built, saved, and told about."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,13 +67,16 @@ def build_and_save(source: Source, settings: "Settings", flags: Flags, out: Path
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """DuckDB and Ibis take Ctrl-C for an error of their own."""
+    """Ctrl-C and a request to end leave no patients' data behind; DuckDB takes both for an error of its own."""
+    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except Exception as error:
         if "interrupted" in str(error).lower() and not isinstance(error, InputError):
             raise KeyboardInterrupt from None
         raise
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
 
 
 def features_of(model: Path) -> "Like":
