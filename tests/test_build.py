@@ -128,7 +128,7 @@ def size(table):
 
 
 def visit_key(unit, time, visit):
-    if unit == "encounter" and visit is not None:
+    if unit == "encounter" and not pd.isna(visit):
         return visit
     if pd.isna(time):
         return None

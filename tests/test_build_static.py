@@ -237,3 +237,4 @@ def test_a_saved_build_holds_what_a_publication_needs(workspace, tmp_path):
     with_index = build.cohort(workspace, records(workspace, events, [person("a")]), chosen)
     with_index.save(tmp_path / "index")
     assert pq.read_table(tmp_path / "index" / "patients.parquet").num_rows == 1
+    assert "24 months" in (tmp_path / "index" / "windows.svg").read_text()

@@ -68,6 +68,7 @@ class Built:
             pq.write_table(self.patients, buffer)
             files["patients.parquet"] = buffer.getvalue()
             files["windows.svg"] = figure.windows(self.settings, self.labelled)
+            files["windows.svg"] = figure.windows(self.settings, self.labelled)
         return files
 
 
@@ -192,6 +193,7 @@ class _Build:
                 "attrition": table.to_dict("records"),
                 "quality": oddities,
                 "notes": self.notes,
+                "index_codes": list(self.records.index_codes),
             },
         )
         return Built(

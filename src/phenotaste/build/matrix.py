@@ -33,6 +33,8 @@ class Rows(NamedTuple):
 
     def take_entries(self, wanted: np.ndarray) -> "Rows":
         """These entries only; a visit that has none of them is gone."""
+        if wanted.all():
+            return self
         ends = np.concatenate([[0], np.cumsum(wanted)])[self.indptr]
         left = np.flatnonzero(np.diff(ends))
         return Rows(
@@ -44,6 +46,8 @@ class Rows(NamedTuple):
         )
 
     def take_visits(self, wanted: np.ndarray) -> "Rows":
+        if wanted.all():
+            return self
         lengths = np.diff(self.indptr)
         entries = np.repeat(wanted, lengths)
         indptr = np.concatenate([[0], np.cumsum(lengths[wanted])])
@@ -57,14 +61,20 @@ def gather(workspace: Workspace, events: "Table", starts: "Table | None") -> Row
 
     `starts` (patient, visit, time) are visits that are known to have begun earlier.
     """
-    pieces = [_piece(*block) for block in _whole_visits(workspace, _begun(events, starts))]
-    if not pieces:
-        pieces = [_piece(*(np.empty(0, np.int64) for _ in range(4)))]
-    patient, time, lengths, feature, count = (
-        np.concatenate(columns) for columns in zip(*pieces, strict=True)
-    )
+    columns = _collected(_whole_visits(workspace, _begun(events, starts)))
+    # One column at a time, and its pieces gone before the next: together they may fill the memory.
+    patient, time, lengths, feature, amount = (np.concatenate(columns.pop(0)) for _ in range(len(columns)))
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return _in_order_of_time(Rows(patient, time.astype("M8[us]"), indptr, feature, count))
+    return _in_order_of_time(Rows(patient, time.view("M8[us]"), indptr, feature, amount))
+
+
+def _collected(blocks: Iterator[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    """The pieces of each column; one at least, without rows."""
+    columns = [[column] for column in _piece(*[np.empty(0, np.int64)] * 4)]
+    for block in blocks:
+        for pieces, piece in zip(columns, _piece(*block), strict=True):
+            pieces.append(piece)
+    return columns
 
 
 def _begun(events: "Table", starts: "Table | None") -> "Table":
