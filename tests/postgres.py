@@ -23,11 +23,25 @@ class Server(NamedTuple):
     port: int
     owner_password: str
     reader_password: str
+    database: str = "cdm"
 
-    def url(self, database="cdm", user="reader", password=None, port=None):
+    def url(self, database=None, user="reader", password=None, port=None):
+        database = database or self.database
         known = {"reader": self.reader_password, "owner": self.owner_password}
         password = known[user] if password is None else password
         return f"postgresql://{user}:{password}@127.0.0.1:{port or self.port}/{database}"
+
+    def fresh(self, database):
+        """A new database of the server, where the reader may connect and create nothing."""
+        import psycopg
+        from psycopg import sql
+
+        name = sql.Identifier(database)
+        with psycopg.connect(self.url("postgres", "owner"), autocommit=True) as link:
+            link.execute(sql.SQL("create database {} template template0").format(name))
+            link.execute(sql.SQL("revoke all on database {} from public").format(name))
+            link.execute(sql.SQL("grant connect on database {} to reader").format(name))
+        return self._replace(database=database)
 
 
 def binaries():
@@ -89,13 +103,10 @@ def _with_reader(server):
         password = sql.Literal(server.reader_password)
         link.execute(sql.SQL("create role reader login password {}").format(password))
         link.execute("revoke create, temporary on database postgres from public")
-        link.execute("create database cdm template template0")
-        link.execute("revoke all on database cdm from public")
-        link.execute("grant connect on database cdm to reader")
-    return server
+    return server.fresh("cdm")
 
 
-def load(server, tables, schema, database="cdm", types=None):
+def load(server, tables, schema, database=None, types=None):
     """Arrow tables into a schema, readable by the reader; `types` overrides those of columns by name."""
     import psycopg
     from psycopg import sql

@@ -29,18 +29,15 @@ def places(postgres_server, tmp_path_factory):
     made.write_parquet(results, parquet / "results")
     made.write_csv(results, csv / "results")
     database = made.write_duckdb(tables, folder / "hospital.duckdb", "one", {"results": results})
-    load(postgres_server, tables, "one")
-    load(postgres_server, results, "results")
-    yield {
+    server = postgres_server.fresh("omop_cohort")
+    load(server, tables, "one")
+    load(server, results, "results")
+    return {
         "parquet": (str(parquet), None),
         "csv": (str(csv), None),
         "duckdb": (str(database), "one"),
-        "postgres": (postgres_server.url(), "one"),
+        "postgres": (server.url(), "one"),
     }
-    import psycopg
-
-    with psycopg.connect(postgres_server.url(user="owner")) as link:
-        link.execute("drop schema one cascade; drop schema results cascade")
 
 
 def built(place, settings, options):

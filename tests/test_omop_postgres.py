@@ -1,12 +1,13 @@
 """A CDM in a real PostgreSQL: the same rows as from files, for a role that may only read, and no secret in sight."""
 
-import os
+from contextlib import suppress
 
 import psycopg
 import pyarrow as pa
 import pytest
 
 import made_up_cdm as made
+import postgres
 from phenotaste.errors import InputError
 from phenotaste.sources import omop
 from phenotaste.sources.omop.location import opened
@@ -29,24 +30,30 @@ def parquet(tables, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(postgres_server, tables):
-    load(postgres_server, tables, "cdm")
-    load(postgres_server, {"cohort": made.cohort()}, "results")
-    return postgres_server
+def own(postgres_server):
+    """A database of this file's own: others may leave schemas in theirs."""
+    return postgres_server.fresh("omop_only")
+
+
+@pytest.fixture(scope="module")
+def server(own, tables):
+    load(own, tables, "cdm")
+    load(own, {"cohort": made.cohort()}, "results")
+    return own
 
 
 @pytest.fixture
-def fresh(postgres_server):
+def fresh(own):
     """Fills a schema that is gone after the test."""
     names = []
 
     def fill(tables, name, **options):
         names.append(name)
-        load(postgres_server, tables, name, **options)
-        return postgres_server.url()
+        load(own, tables, name, **options)
+        return own.url()
 
     yield fill
-    with psycopg.connect(postgres_server.url(user="owner")) as link:
+    with psycopg.connect(own.url(user="owner")) as link:
         for name in names:
             link.execute(psycopg.sql.SQL("drop schema {} cascade").format(psycopg.sql.Identifier(name)))
 
@@ -88,7 +95,7 @@ def test_upper_case_names_and_everything_as_text(tables, parquet, fresh):
     assert read(url, schema='Odd "Name"', **cohort) == expected(parquet, cohort_table="cohort", cohort_id=7)
 
 
-def test_other_types_of_columns(tables, parquet, postgres_server, fresh):
+def test_other_types_of_columns(tables, parquet, own, fresh):
     types = {
         "person_id": "numeric(12, 0)",
         "condition_concept_id": "integer",
@@ -98,13 +105,13 @@ def test_other_types_of_columns(tables, parquet, postgres_server, fresh):
         "value_as_number": "numeric",
     }
     url = fresh(tables, "typed", types=types)
-    with psycopg.connect(postgres_server.url(user="owner")) as link:  # customs of a role do not matter
+    with psycopg.connect(own.url(user="owner")) as link:  # customs of a role do not matter
         link.execute("alter role reader set datestyle to 'German'")
         link.execute("alter role reader set timezone to 'America/New_York'")
     try:
         assert read(url, schema="typed") == expected(parquet)
     finally:
-        with psycopg.connect(postgres_server.url(user="owner")) as link:
+        with psycopg.connect(own.url(user="owner")) as link:
             link.execute("alter role reader reset all")
 
 
@@ -144,16 +151,16 @@ def test_only_the_population_leaves_the_server(server, monkeypatch):
     assert max(asked.values()) < 1000
 
 
-def test_the_server_can_use_its_indexes(tables, postgres_server, fresh):
+def test_the_server_can_use_its_indexes(tables, own, fresh):
     """A small cohort or a few concepts of a large table: keys are compared as they are, without a cast."""
     import ibis
 
     keys = {"condition_occurrence": "person_id", "concept_ancestor": "descendant_concept_id"}
     fresh(tables | {"cohort": made.cohort()}, "keyed", types=dict.fromkeys(keys.values(), "integer"))
-    with psycopg.connect(postgres_server.url(user="owner")) as link:
+    with psycopg.connect(own.url(user="owner")) as link:
         for table, key in keys.items():
             link.execute(f"create index {table}_key on keyed.{table} ({key})")
-    with Workspace(threads=1) as workspace, opened(workspace, postgres_server.url(), "keyed") as cdm:
+    with Workspace(threads=1) as workspace, opened(workspace, own.url(), "keyed") as cdm:
         cdm.link.execute("set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off")
         who = population(cdm, "cohort", 7)
         ancestor = cdm.table("concept_ancestor")
@@ -193,12 +200,12 @@ def test_all_tables_are_of_one_moment(server, tables):
                 link.execute("delete from cdm.death where person_id = 1001")
 
 
-def test_text_survives_the_journey(postgres_server, fresh):
+def test_text_survives_the_journey(own, fresh):
     """Quotes, commas, line ends, blanks and emptiness: null and empty text are two things."""
     words = [*made.AWKWARD, None, "\\N", '"', "a\r\nb", "NULL", "\\."]
     fresh({"person": pa.table({"person_id": list(range(len(words)))}), "t": pa.table({"w": words})}, "words")
     with Workspace(threads=1) as workspace:
-        place = omop.postgres.Postgres(workspace, postgres_server.url())
+        place = omop.postgres.Postgres(workspace, own.url())
         try:
             found = place.fetch(place.open("words", "t"), "words").w.to_pyarrow().to_pylist()
         finally:
@@ -282,19 +289,19 @@ def test_columns_of_the_wrong_type(tables, fresh):
 
 def test_passwords_from_the_environment_and_pgpass(server, monkeypatch, tmp_path):
     at = f"127.0.0.1:{server.port}"
-    bare = f"postgresql://reader@{at}/cdm"
+    bare = f"postgresql://reader@{at}/{server.database}"
     monkeypatch.setenv("PGPASSWORD", server.reader_password)
     assert read(bare)["persons"]
     monkeypatch.delenv("PGPASSWORD")
     kept = tmp_path / "pgpass"
-    kept.write_text(f"127.0.0.1:{server.port}:cdm:reader:{server.reader_password}\n")
+    kept.write_text(f"127.0.0.1:{server.port}:{server.database}:reader:{server.reader_password}\n")
     kept.chmod(0o600)
     monkeypatch.setenv("PGPASSFILE", str(kept))
     assert read(bare)["persons"]
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     services = tmp_path / "services"
     services.write_text(
-        f"[hospital]\nhost=127.0.0.1\nport={server.port}\ndbname=cdm\nuser=reader\npassword={server.reader_password}\n"
+        f"[hospital]\nhost=127.0.0.1\nport={server.port}\ndbname={server.database}\nuser=reader\npassword={server.reader_password}\n"
     )
     monkeypatch.setenv("PGSERVICEFILE", str(services))
     assert read("postgresql:///?service=hospital")["persons"]
@@ -318,8 +325,21 @@ def test_a_lost_connection_is_one_sentence(server, monkeypatch):
 
 
 def test_nothing_stays_connected(server):
-    read(server.url())
-    with psycopg.connect(server.url(user="owner")) as link:
-        count = link.execute("select count(*) from pg_stat_activity where usename = 'reader'").fetchone()[0]
-    assert count == 0
-    assert os.environ.get("PGPASSWORD") is None
+    links = []
+    with Workspace(threads=1) as workspace:
+        with opened(workspace, server.url(), "cdm") as cdm:
+            links.append(cdm.link)
+        with suppress(InputError), opened(workspace, server.url(), "cdm") as cdm:
+            links.append(cdm.link)
+            raise InputError("something else.")
+    assert [link.closed for link in links] == [True, True]
+
+
+def test_without_a_server_ci_fails_and_others_are_told(monkeypatch):
+    monkeypatch.setattr(postgres, "BINARIES", [])
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="not installed"):
+        postgres.binaries()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="not installed"):
+        postgres.binaries()

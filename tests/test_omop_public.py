@@ -59,7 +59,7 @@ def _typed(path):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_fifty_persons_in_every_form(fifty, postgres_server, fifty_in_postgres, tmp_path, options):
+def test_fifty_persons_in_every_form(fifty, fifty_in_postgres, tmp_path, options):
     expected = read(SYNPUF, **options)
     assert len(expected["events"][1]) == 5121 + 2140
     assert len(expected["persons"][1]) == 50
@@ -67,7 +67,7 @@ def test_fifty_persons_in_every_form(fifty, postgres_server, fifty_in_postgres, 
     for place in (
         made.write_parquet(fifty, tmp_path / "parquet"),
         made.write_duckdb(fifty, tmp_path / "fifty.duckdb"),
-        postgres_server.url("fifty"),
+        fifty_in_postgres,
     ):
         found = read(place, **options)
         for name, part in expected.items():
@@ -76,11 +76,9 @@ def test_fifty_persons_in_every_form(fifty, postgres_server, fifty_in_postgres, 
 
 @pytest.fixture(scope="module")
 def fifty_in_postgres(postgres_server, fifty):
-    import psycopg
-
-    with psycopg.connect(postgres_server.url("postgres", "owner"), autocommit=True) as link:
-        link.execute("create database fifty template template0")
-    load(postgres_server, fifty, "cdm", database="fifty")
+    server = postgres_server.fresh("fifty")
+    load(server, fifty, "cdm")
+    return server.url()
 
 
 @pytest.mark.skipif(not SYNPUF.is_dir(), reason="the 50 SynPUF persons do not lie beside the project")
