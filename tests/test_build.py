@@ -336,3 +336,16 @@ def test_integer_ids_are_kept(workspace):
     built = build.cohort(workspace, Records(events, persons), Settings())
     assert built.cohort.patient_ids.tolist() == [9, 10]
     assert pa.array(built.cohort.patient_ids).type == pa.int64()
+
+
+def test_an_encounter_begins_with_its_start_but_never_after_its_first_event(workspace):
+    events = [event("a", "2008-01-05", visit="early"), event("a", "2008-02-05", visit="late")]
+    starts = [
+        {"patient": "a", "visit": "early", "time": pd.Timestamp("2008-01-03")},
+        {"patient": "a", "visit": "late", "time": pd.Timestamp("2008-02-07")},
+        {"patient": "b", "visit": "early", "time": pd.Timestamp("2007-01-01")},
+    ]
+    source = records(workspace, events, PERSONS, visits=starts)
+    for unit, days in (("encounter", ["2008-01-03", "2008-02-05"]), ("day", ["2008-01-05", "2008-02-05"])):
+        built = build.cohort(workspace, source, Settings(visit=unit))
+        assert built.cohort.visit_times.astype("M8[D]").astype(str).tolist() == days
