@@ -323,3 +323,13 @@ def write_duckdb(tables, path, schema="main", more=None):
                 con.execute(f'create table "{place}"."{name}" as select * from incoming')
                 con.unregister("incoming")
     return path
+
+
+def typed_csv(path):
+    """A table of a CDM as a database would have it: numbers as numbers, codes of the source as text."""
+    with pa.csv.open_csv(path) as reader:
+        names = reader.schema.names
+    text = {name: pa.string() for name in names if name.endswith(("source_value", "concept_code"))}
+    return pa.csv.read_csv(
+        path, convert_options=pa.csv.ConvertOptions(column_types=text, strings_can_be_null=True)
+    )

@@ -89,7 +89,8 @@ def slowly(events, starts, chosen):
     table["unit"] = [
         visit_key(chosen.visit, *pair) for pair in zip(table["time"], table["visit"], strict=True)
     ]
-    steps = [size(table)]
+    strangers = {"stranger"} & set(table["patient"])
+    steps = [(len(PERSONS) + len(strangers), *size(table)[1:])]
     table = table[table["time"].notna() & table["code"].notna() & table["patient"].isin([*PEOPLE, "z"])]
     table = table.drop_duplicates(["patient", "time", "visit", "code", "vocabulary", "kind"])
     steps.append(size(table))
@@ -323,6 +324,21 @@ def test_unmapped_codes_are_listed_and_kept_when_asked(workspace):
     built = build.cohort(workspace, source, Settings(groups=Groups(ccs="single", unmapped="keep")))
     assert built.cohort.n_features == 3
     assert len(built.unmapped) == 2
+
+
+def test_a_group_of_drugs_is_called_the_same_whether_or_not_its_own_code_occurs(workspace):
+    names = [
+        {"vocabulary": "ATC", "code": "C09AA", "name": "ACE inhibitors, plain"},
+        {"vocabulary": "ATC", "code": "C09AA02", "name": "enalapril"},
+    ]
+
+    def features(*codes):
+        events = [event("a", "2008-01-01", code, kind="medication", vocabulary="ATC") for code in codes]
+        given = records(workspace, events, PERSONS, names=names)
+        built = build.cohort(workspace, given, Settings(groups=Groups(atc=4)))
+        return built.cohort.feature_names.tolist()
+
+    assert features("C09AA02") == features("C09AA", "C09AA02") == ["Rx_ACE inhibitors, plain [C09AA]"]
 
 
 def test_integer_ids_are_kept(workspace):

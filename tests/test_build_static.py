@@ -9,7 +9,7 @@ import pytest
 
 from made_up_records import event, person, records
 from phenotaste import Cohort, build
-from phenotaste.build.settings import Index, Settings, Static
+from phenotaste.build.settings import Index, Match, Settings, Static
 from phenotaste.build.toml import from_toml
 from phenotaste.errors import InputError
 from phenotaste.sources.workspace import Workspace
@@ -109,6 +109,14 @@ def test_the_last_fact_counts_and_the_spelling_does_not(workspace):
     assert levels(built, "marital") == ["married"] + ["missing"] * 4
 
 
+def test_the_no_of_a_yes_or_no_question_needs_no_column(workspace):
+    persons = [person(p, smoking=answer) for p, answer in zip("abc", ("yes", "no", "no"), strict=True)]
+    facts = [fact("a", "2009-01-01", "esrd", "yes"), fact("b", "2009-01-01", "esrd", "no")]
+    built = made(workspace, persons, facts=facts)
+    assert built.cohort.static_names.tolist() == ["smoking=no", "smoking=yes", "esrd=yes", "esrd=missing"]
+    assert built.cohort.static.tolist() == [[0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 1]]
+
+
 def test_bmi_is_cut_where_the_paper_cuts_it(workspace):
     numbers = [18.4, 18.5, 25, 30, 35, 35.1, 900, None]
     people = [person(str(k)) for k in range(len(numbers))]
@@ -181,6 +189,25 @@ def test_an_encounter_that_began_before_the_window_is_dated_by_what_lies_inside(
     )
     built = build.cohort(workspace, records(workspace, events, [person("a")], visits=starts), chosen)
     assert built.cohort.visit_times.tolist() == [at("2009-01-05").to_pydatetime()]
+
+
+def test_matched_sets_that_the_filters_break_are_counted(workspace):
+    """Case a and its control c have visits in the window; case b has none, which leaves its control d alone."""
+    index, early, late = "2010-06-01", "2009-03-01", "2009-04-01"
+    days = {"a": (early, late), "b": ("2010-05-01",), "c": (early, late, index), "d": (early, late, index)}
+    events = [event(p, day) for p, listed in days.items() for day in listed]
+    events += [event(p, index, code="428") for p in "ab"]
+    persons = [person(p, "1940-01-01", sex="female" if p in "ac" else "male") for p in "abcd"]
+    periods = [
+        {"patient": p, "start": at("2000-01-01").date(), "end": at("2012-01-01").date()} for p in "abcd"
+    ]
+    chosen = Settings(index=Index(codes=("X:428",)), match=Match(ratio=1, same=("sex",)), min_visits=2)
+    built = build.cohort(workspace, records(workspace, events, persons, periods=periods), chosen)
+    assert built.cohort.patient_ids.tolist() == ["a", "c", "d"]
+    assert [note for note in built.notes if "matched sets" in note] == [
+        "1 matched sets have lost their case or all their controls to the filters; "
+        "match_set in patients.parquet says who belongs together."
+    ]
 
 
 def test_like_gives_the_model_s_columns_in_its_order(workspace):

@@ -1,8 +1,6 @@
 """Public CDMs, where they lie beside the project: another's build of GiBleed, and 50 SynPUF persons in every form."""
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.csv
 import pytest
 
 import made_up_cdm as made
@@ -47,15 +45,7 @@ def fifty():
     """The 50 persons as Arrow tables, typed as a database would have them, codes of the source as text."""
     if not SYNPUF.is_dir():
         pytest.skip("the 50 SynPUF persons do not lie beside the project")
-    return {path.name.split(".")[0]: _typed(path) for path in sorted(SYNPUF.glob("*.csv.gz"))}
-
-
-def _typed(path):
-    names = pd.read_csv(path, nrows=0).columns
-    text = {name: pa.string() for name in names if name.endswith(("source_value", "concept_code"))}
-    return pa.csv.read_csv(
-        path, convert_options=pa.csv.ConvertOptions(column_types=text, strings_can_be_null=True)
-    )
+    return {path.name.split(".")[0]: made.typed_csv(path) for path in sorted(SYNPUF.glob("*.csv.gz"))}
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -58,7 +58,7 @@ def all_settings(draw):
         kinds=tuple(
             draw(st.permutations(["diagnosis", "medication", "procedure"]))[: draw(st.integers(1, 3))]
         ),
-        min_visits=draw(st.integers(0, 2**31 - 1)),
+        min_visits=draw(st.integers(1, 2**31 - 1)),
         min_patients=draw(st.integers(1, 2**31 - 1)),
         implausible=draw(st.sampled_from(["keep", "drop"])),
         groups=draw(groups),
@@ -138,7 +138,7 @@ def test_a_file_can_take_a_default_back():
         ('kinds = ["lab"]', ["kinds must be", '"diagnosis", "medication" or "procedure"']),
         ('kinds = ["diagnosis", "diagnosis"]', ["none twice"]),
         ("kinds = [[1]]", ["kinds must be"]),
-        ("min_visits = -1", ["min_visits must be a whole number, 0 or more"]),
+        ("min_visits = -1", ["min_visits must be a whole number, 1 or more"]),
         ("min_visits = true", ["min_visits must be a whole number"]),
         ("min_visits = 2.0", ["min_visits must be a whole number"]),
         ("min_patients = 0", ["min_patients must be a whole number, 1 or more"]),

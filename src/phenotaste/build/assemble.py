@@ -68,7 +68,6 @@ class Built:
             pq.write_table(self.patients, buffer)
             files["patients.parquet"] = buffer.getvalue()
             files["windows.svg"] = figure.windows(self.settings, self.labelled)
-            files["windows.svg"] = figure.windows(self.settings, self.labelled)
         return files
 
 
@@ -175,6 +174,11 @@ class _Build:
         chosen = None if anchors is None else anchors.order_by("patient").to_pyarrow()
         if chosen is not None:
             chosen = chosen.take(np.searchsorted(chosen["patient"].to_numpy(), kept))
+            if broken := _broken_sets(chosen):
+                self.notes.append(
+                    f"{broken:,} matched sets have lost their case or all their controls to the filters; "
+                    "match_set in patients.parquet says who belongs together."
+                )
         static, static_names = self.static(tables, rows, offsets, kept, anchors, chosen)
         ids = tables.people.order_by("patient").select("id").to_pyarrow()["id"].take(kept)
         table = self.attrition.frame()
@@ -250,6 +254,13 @@ def _labels(chosen: "pa.Table | None") -> np.ndarray | None:
         return None
     labels = chosen["label"].to_numpy().astype(float)
     return None if np.isnan(labels).all() else labels
+
+
+def _broken_sets(chosen: "pa.Table") -> int:
+    """How many matched sets are left without a case or without a control."""
+    matched = chosen.filter(chosen["set"].is_valid())
+    sets, labels = matched["set"].to_numpy(), matched["label"].to_numpy()
+    return len(np.setxor1d(sets[labels == 1], sets[labels == 0]))
 
 
 def _listed(ids: "pa.ChunkedArray", chosen: "pa.Table | None") -> "pa.Table | None":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.build.visits import chosen_unit, encounter_number, visit_number
 from phenotaste.errors import InputError
-from phenotaste.sources.records import Records
+from phenotaste.sources.records import ATC, Records
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ class Compact(NamedTuple):
     labels: "Table | None"  # patient, time: timestamp, value: float
     visits: "Table | None"  # patient, visit: the same int64 as in events, time: timestamp of the start
     facts: "Table | None"  # patient, time: timestamp, name, value: text, number: float
+    group_names: (
+        "pa.Table | None"  # vocabulary, code, name of ATC groups, whether or not their own code occurs
+    )
 
 
 class Reading(NamedTuple):
@@ -42,8 +45,8 @@ class Reading(NamedTuple):
     without_date: int  # but with a code
     unknown_patients: int  # with both, of a patient that persons does not list
     duplicates: int
-    lost_patients: int  # with none but such events
-    lost_visits: int
+    patients: int  # persons, and patients of events whom persons does not list
+    lost_visits: int  # visits with none but such events
 
 
 def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[Compact, Reading]:
@@ -63,9 +66,9 @@ def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[
     events = _events(workspace, source, people, codes, unit)
     sound = events.aggregate(kept=events.count(), rows=events.copies.sum().coalesce(0))
     sound_rows = sound.to_pyarrow().to_pylist()[0]
-    patients, visits = 0, 0
+    strangers, visits = 0, 0
     if rows["events"] > sound_rows["rows"]:  # seldom so; then the source is read once more
-        patients, visits = _lost(source, people, events, unit)
+        strangers, visits = _lost(source, people, events, unit)
     reading = Reading(
         unit=unit,
         events=rows["events"],
@@ -73,7 +76,7 @@ def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[
         without_date=rows["coded"] - rows["dated"],
         unknown_patients=rows["dated"] - sound_rows["rows"],
         duplicates=sound_rows["rows"] - sound_rows["kept"],
-        lost_patients=patients,
+        patients=int(people.count().execute()) + strangers,
         lost_visits=visits,
     )
     tables = Compact(
@@ -84,6 +87,7 @@ def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[
         labels=_numbered(workspace, records.labels, people, "labels"),
         visits=_starts(workspace, records.visits, people, unit),
         facts=_numbered(workspace, records.facts, people, "facts"),
+        group_names=_group_names(records.names),
     )
     return tables, reading
 
@@ -151,7 +155,7 @@ def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Tabl
 
 
 def _lost(source: "Table", people: "Table", events: "Table", unit: str) -> tuple[int, int]:
-    """How many patients and visits have only events without a date, a code or a known patient."""
+    """How many patients nobody knows, and how many visits have none but events that cannot be used."""
     seen = events.select("patient", "visit").distinct()
     persons = people.select("id", position=people.patient)
     rows = source.left_join(persons, source.patient == persons.id)
@@ -160,8 +164,8 @@ def _lost(source: "Table", people: "Table", events: "Table", unit: str) -> tuple
     unused = rows.select("patient", patient_number=rows.position, visit=visit).distinct()
     visits = unused.filter(unused.visit.notnull(), unused.patient.notnull())
     visits = visits.anti_join(seen, [visits.patient_number == seen.patient, visits.visit == seen.visit])
-    patients = unused.anti_join(seen, unused.patient_number == seen.patient)
-    return int(patients.patient.nunique().execute()), int(visits.count().execute())
+    strangers = unused.filter(unused.patient_number.isnull())
+    return int(strangers.patient.nunique().execute()), int(visits.count().execute())
 
 
 def _listed(codes: "Table", events: "Table", names: "Table | None") -> "pa.Table":
@@ -184,6 +188,13 @@ def _listed(codes: "Table", events: "Table", names: "Table | None") -> "pa.Table
         "number", "vocabulary", "code", "kind", name=name, events=listed.events.fill_null(0)
     )
     return listed.order_by("number").drop("number").to_pyarrow()
+
+
+def _group_names(names: "Table | None") -> "pa.Table | None":
+    if names is None:
+        return None
+    atc = names.filter(names.vocabulary.upper() == ATC, names.code.notnull(), names.name.notnull())
+    return atc.select("vocabulary", "code", "name").order_by("code", "name").to_pyarrow()
 
 
 def _numbered(workspace: Workspace, table: "Table | None", people: "Table", name: str) -> "Table | None":

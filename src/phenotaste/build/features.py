@@ -35,7 +35,7 @@ def choose(
     if unknown or not settings.kinds:
         raise InputError(f"kinds must be some of {', '.join(KINDS)}; correct the settings.")
     of_kind = np.isin(compact.codes["kind"].to_pylist(), settings.kinds)
-    features = _assigned(compact.codes, of_kind, settings)
+    features = _assigned(compact, of_kind, settings)
     names = np.array(sorted({name for name in features if name is not None}), dtype=str)
     numbers = {str(name): number for number, name in enumerate(names)}
     taken = [None if name is None else numbers[name] for name in features]
@@ -45,9 +45,9 @@ def choose(
     return Features(names, chosen, _unmapped(compact.codes, of_kind, settings))
 
 
-def _assigned(codes: "pa.Table", of_kind: np.ndarray, settings: Settings) -> list[str | None]:
+def _assigned(compact: Compact, of_kind: np.ndarray, settings: Settings) -> list[str | None]:
     """The feature of each code, None where its kind is not asked for or no group takes it."""
-    found = iter(groupers.assign(codes.filter(of_kind), settings.groups))
+    found = iter(groupers.assign(compact.codes.filter(of_kind), settings.groups, compact.group_names))
     return [next(found) if wanted else None for wanted in of_kind]
 
 
@@ -112,7 +112,7 @@ def _count(
 
     attrition.record(
         "in the source",
-        counts["sound_patients"] + reading.lost_patients,
+        reading.patients,
         counts["sound_visits"] + reading.lost_visits,
         reading.events,
         "the source has no events; check that it holds any for these patients.",

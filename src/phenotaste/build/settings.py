@@ -117,7 +117,7 @@ RULES: dict[str, Rule] = {
     "visit": Choice("What one visit is", VISITS, none="auto"),
     "values": Choice("An entry counts codes, says whether there is one, or is log(1 + count)", VALUES),
     "kinds": Texts("Events that become features", 1, KINDS),
-    "min_visits": Whole("Patients with fewer visits are left out", 0),
+    "min_visits": Whole("Patients with fewer visits are left out", 1),
     "min_patients": Whole("Features that fewer patients have are left out", 1),
     "implausible": Choice("Events before birth, after death or in the future", IMPLAUSIBLE),
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ibis import Table
 
 AGE = "age"
-MISSING = "missing"
+MISSING, YES, NO = "missing", "yes", "no"
 MAX_LEVELS = 100  # more is an identifier, a measurement or free text
 BMI_LEVELS = (
     "underweight (<18.5)",
@@ -63,8 +63,9 @@ def static_features(
                 raise InputError(f"{sentence}; group them or leave the column out of static.columns.")
             notes.append(f"{sentence} and is left out; group them to use it.")
         elif column.levels:
-            blocks.append(np.eye(len(column.levels))[column.codes])
-            names += [f"{name}={level}" for level in column.levels]
+            shown = [place for place, level in enumerate(column.levels) if not _implied(name, level, column)]
+            blocks.append(np.eye(len(column.levels))[column.codes][:, shown])
+            names += [f"{name}={column.levels[place]}" for place in shown]
     return (np.hstack(blocks) if blocks else None), names, notes
 
 
@@ -82,6 +83,11 @@ def like_model(
     if unknown:
         notes.append(f"{len(unknown):,} static features are unknown to the model: {', '.join(unknown[:10])}.")
     return result, notes
+
+
+def _implied(name: str, level: str, column: Column) -> bool:
+    """Whether this is the "no" of a yes-or-no question: it says nothing that the "yes" does not."""
+    return level == NO and name not in (SMOKING, ALCOHOL) and set(column.levels) <= {NO, YES, MISSING}
 
 
 def _columns(
