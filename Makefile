@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 FRESH  := $(VENV)/.kernels
 BENCH  := $(VENV)/.bench
+TORCH  := $(VENV)/.torch
 
 .PHONY: help setup demo test test-slow bench bench-scaling lint clean
 help:
@@ -42,10 +43,15 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint $(FRESH)
+# Only the recurrent baselines need torch. A range of versions could fetch gigabytes of GPU libraries: pin one.
+$(TORCH): $(READY)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
+	@touch $@
+
+test: lint $(TORCH) $(FRESH)
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-slow: setup $(FRESH)
+test-slow: setup $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
 
 $(BENCH): $(READY)

@@ -1,0 +1,23 @@
+"""The methods TASTE is compared with, one a file; each names the paper it comes from."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phenotaste.baselines.raw_logistic import RawLogistic
+
+_HOMES = {
+    "RawLogistic": "raw_logistic",
+}
+__all__ = ["RawLogistic"]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are loaded when first used: torch is imported only by the two models that need it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'phenotaste.baselines' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"phenotaste.baselines.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
