@@ -4,12 +4,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phenotaste.baselines.gru_classifier import GRUClassifier
     from phenotaste.baselines.raw_logistic import RawLogistic
+    from phenotaste.baselines.spartan import Spartan
 
 _HOMES = {
+    "GRUClassifier": "gru_classifier",
     "RawLogistic": "raw_logistic",
+    "Spartan": "spartan",
 }
-__all__ = ["RawLogistic"]
+__all__ = ["GRUClassifier", "RawLogistic", "Spartan"]
 
 
 def __getattr__(name: str) -> Any:

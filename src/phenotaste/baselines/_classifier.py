@@ -85,7 +85,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
                 setattr(model, name, float("nan") if value is None else value)
             model._restore(arrays)
             model._check_fitted()
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"{path} is not a complete {cls.__name__} of this version: save it again from where it was fitted."
             ) from error
