@@ -29,11 +29,18 @@ NOT_KEPT = ("callback", "engine", "n_jobs", "verbose")  # they belong to a sessi
 
 
 def save(
-    model: Any, path: str | os.PathLike[str], include_patients: bool, more_figures: tuple[str, ...] = ()
+    model: Any,
+    path: str | os.PathLike[str],
+    include_patients: bool,
+    more_figures: tuple[str, ...] = (),
+    more_files: store.Files | None = None,
 ) -> None:
-    """Write a model; `more_figures` are fitted numbers that only its own method has."""
+    """Write a model; `more_figures` and `more_files` are what only its own method has."""
     arrays = {name: getattr(model, name) for name in ("H_", "V_", "F_", "loss_curve_", *NAMES)}
-    files = {"model": {name: array for name, array in arrays.items() if array is not None}}
+    files = {
+        "model": {name: array for name, array in arrays.items() if array is not None},
+        **(more_files or {}),
+    }
     if include_patients:
         files["patients"] = {name: getattr(model, name) for name in PATIENTS}
     settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_KEPT}
