@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from phenotaste.align import Aligned, align, columns_of_fitted
+from phenotaste.align import Aligned, align, columns_of_fitted, read_only
 from phenotaste.cohort import Cohort
 from phenotaste.core import loop, parafac2, parafac2_loop
 from phenotaste.core.records import Array, Model, Scored, Shard, Weights
@@ -34,7 +34,9 @@ class ExactParafac2(Factorization):
         lam = self._static_weight(aligned)
         engine = self._engine(self._factorised(aligned, cohort.shape[1]), cohort, self.rank, fitting=True)
         with one_blas_thread():
-            best = self._best_start(lambda start, rng: self._attempt(start, rng, engine, lam))
+            best = self._best_start(
+                lambda start, rng: self._attempt(start, rng, engine, lam, cohort.shape[1])
+            )
         self._keep(best, cohort, aligned, Weights(lam, np.zeros(len(cohort))))
         return self
 
@@ -79,7 +81,7 @@ class ExactParafac2(Factorization):
         """The data as the method sees it, and how many columns the visits have there."""
         shard = aligned.shard
         if not self._couples_static:
-            shard = shard._replace(static=np.zeros((len(shard.offsets) - 1, 0)))
+            shard = shard._replace(static=read_only(np.zeros((len(shard.offsets) - 1, 0))))
         return shard, n_features
 
     def _to_factorised(self, model: Model) -> Model:
@@ -97,7 +99,10 @@ class ExactParafac2(Factorization):
         how, inner = self._how(fitting)
         return SliceThreads(*data, rank, how=how, inner=inner, bases=self._bases(cohort), n_jobs=n_jobs)
 
-    def _attempt(self, start: int, rng: np.random.Generator, engine: SliceThreads, lam: float) -> loop.Fit:
+    def _attempt(
+        self, start: int, rng: np.random.Generator, engine: SliceThreads, lam: float, n_features: int
+    ) -> loop.Fit:
+        """One fit from a start of its own."""
         kind = "random" if self.init == "nmf" and start % 2 else self.init
         shard = engine.shard
         engine.start()
@@ -114,7 +119,7 @@ class ExactParafac2(Factorization):
         scored = self._score(engine, found.model, lam)
         # The last loss is that of the factors handed out, squares of real visits only.
         losses = [*found.losses[:-1], float(scored.loss.sum())]
-        return loop.Fit(self._from_factorised(found.model, engine.n_features), scored, losses, found.outcome)
+        return loop.Fit(self._from_factorised(found.model, n_features), scored, losses, found.outcome)
 
     def _score(self, engine: SliceThreads, model: Model, lam: float) -> Scored:
         """Courses, scores and what they add to the objective, for the state the engine is in."""

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from .nnls import pivot
-from .patient import read_visits, residual
+from .patient import read_visits
 from .polar import Eigen, inverse_root, new_eigen, short_polar
 from .records import Array, Shard
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from .parafac2 import FREE, NONNEGATIVE, Shared, Slices
-from .reference import nnls_from_gram, polar_factor
 from .records import Array
+from .reference import nnls_from_gram, polar_factor
 
 
 def find_slice(X: Array, w: Array, shared: Shared, P: Array | None = None) -> Array:
