@@ -269,6 +269,15 @@ def test_networks_that_do_not_fit_are_refused(tmp_path, name):
         CNTF.load(tmp_path / "model")
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_a_gpu_finds_what_the_cpu_finds():
+    c = presence_effect(n_patients=60)
+    on_cpu, on_gpu = (CNTF(3, **SMALL, device=device).fit(c) for device in ("cpu", "cuda"))
+    assert metrics.matched_similarity(on_cpu.V_, on_gpu.V_) > 0.99
+    np.testing.assert_allclose(on_cpu.W_, on_gpu.W_, atol=0.05)
+    assert on_gpu.predict_proba(c).shape == (60, 2)
+
+
 def test_without_a_network_torch_is_not_loaded():
     code = (
         "import sys; from phenotaste import Cohort, baselines; baselines.CNTF();"

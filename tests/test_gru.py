@@ -1,5 +1,6 @@
 """The GRU on one-hot visits: against a dense reference, on effects of order and time, and its manners."""
 
+import inspect
 import subprocess
 import sys
 
@@ -113,6 +114,39 @@ def test_keeps_the_epoch_that_was_best_on_the_patients_held_out():
     assert model.n_epochs_ == model.best_epoch_ + 3
     assert model.validation_curve_[model.best_epoch_ - 1] == max(model.validation_curve_)
     assert auc(model, held_out) == pytest.approx(max(model.validation_curve_), abs=1e-9)
+
+
+def test_nobody_held_out_is_trained_on(monkeypatch):
+    """Each epoch reads every other patient once to learn, and those held out to be judged only."""
+    from phenotaste.baselines import _recurrent, _visits
+
+    read = {True: [], False: []}
+    batch = _visits.Visits.batch
+
+    def spy(self, patients):
+        learning = "one_epoch" in {frame.function for frame in inspect.stack()[:3]}
+        read[learning].extend(patients)
+        return batch(self, patients)
+
+    assert _recurrent.one_epoch
+    monkeypatch.setattr(_visits.Visits, "batch", spy)
+    c = presence_effect(n_patients=100)
+    model = GRUClassifier(**SMALL | {"validation": 0.2}).fit(c)
+    learnt, judged = set(read[True]), set(read[False])
+    assert learnt | judged == set(range(100))
+    assert not learnt & judged
+    assert len(judged) == pytest.approx(20, abs=1)
+    assert np.mean(c.labels[list(judged)]) == pytest.approx(np.mean(c.labels), abs=0.05)
+    assert sorted(read[True]) == sorted(list(learnt) * model.n_epochs_)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_a_gpu_finds_what_the_cpu_finds():
+    c = presence_effect(n_patients=80)
+    model = GRUClassifier(**SMALL).fit(c)
+    expected = model.predict_proba(c)
+    np.testing.assert_allclose(model.set_params(device="cuda").predict_proba(c), expected, atol=1e-4)
+    assert auc(GRUClassifier(**QUICK, device="cuda").fit(c), c) > 0.7
 
 
 def test_a_class_too_small_to_split_trains_to_the_end():
