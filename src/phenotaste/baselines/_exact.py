@@ -45,10 +45,8 @@ class ExactParafac2(Factorization):
         check_is_fitted(self, "V_")
         self._need_cohort(cohort)
         aligned = align(cohort, columns_of_fitted(self))
-        rank = self.H_.shape[0]
-        F = np.zeros((0, rank)) if self.F_ is None else self.F_
-        model = self._to_factorised(Model(self.H_, self.V_, F))
-        engine = self._engine(self._factorised(aligned, len(self.V_)), cohort, rank, fitting=False)
+        model = self._to_factorised(self._model())
+        engine = self._engine(self._factorised(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)
         engine.project(parafac2.share(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
         scored = self._score(engine, model, self.lam_eff_)
         return Projection(
@@ -61,6 +59,10 @@ class ExactParafac2(Factorization):
             aligned.unknown_features,
             aligned.absent_features,
         )
+
+    def _model(self) -> Model:
+        """The fitted definitions."""
+        return Model(self.H_, self.V_, np.zeros((0, len(self.H_))) if self.F_ is None else self.F_)
 
     def _updates(self) -> parafac2_loop.Updates:
         """How H, V and F are updated."""

@@ -28,7 +28,7 @@ COUPLED = 1e-6  # mean ‖U − QH‖² / ‖H‖² below which growing further 
 
 
 class CohenPlus(Factorization):
-    """Non-negative PARAFAC2 by flexible coupling (Cohen & Bro 2018) with A ≈ W Fᵀ (the TASTE paper, Q1).
+    """Non-negative PARAFAC2 by flexible coupling (Cohen & Bro 2018) with A ≈ W Fᵀ (Afshar et al. 2020, Q1).
 
     The objective is TASTE's with weights in absolute terms, U_k near Q_k H by μ, columns of H and V at unit norm; what
     differs is how it is minimised, and that Cohen & Bro let μ grow until the coupling is exact.

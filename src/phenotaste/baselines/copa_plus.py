@@ -18,7 +18,7 @@ from phenotaste.factorization import static_weight
 
 
 class CopaPlus(Copa):
-    """COPA with A ≈ W Fᵀ, F ≥ 0, and afterwards U_k := max(0, Q_k H) (the TASTE paper, Q1).
+    """COPA with A ≈ W Fᵀ, F ≥ 0, and afterwards U_k := max(0, Q_k H) (Afshar et al. 2020, Q1).
 
     Cutting off makes U_k non-negative but breaks U_kᵀU_k = HᵀH, and W is not solved again: the last of loss_curve_,
     that of the factors handed out, may lie above the one before it, and `cpi_` says what was lost.

@@ -8,17 +8,20 @@ records", CHIL 2020, on top of COPA (Afshar et al., CIKM 2018).
 import numpy as np
 from scipy import sparse
 
-from phenotaste.align import Aligned, shard_of
+from phenotaste import metrics
+from phenotaste.align import Aligned, align, columns_of_fitted, shard_of
 from phenotaste.baselines.copa import Copa
-from phenotaste.core.records import Model, Shard
+from phenotaste.cohort import Cohort
+from phenotaste.core.records import Model, Shard, Weights
+from phenotaste.engines.threads import Threads
 
 
 class CopaStatic(Copa):
-    """COPA of visits that carry the patient's static features as if they were codes of that visit.
+    """COPA of visits that carry the patient's static features as if they were codes (Afshar et al. 2020, Q3).
 
     V_ has the rows of the visits' features and F_ those of the static ones, from one factor. Parameters are Copa's.
-    loss_curve_ and a projection's loss count both kinds of entries, each visit's static ones again; `metrics.objective`
-    and `rmse_` look at the visits alone (lam_eff_ is 0), since A ≈ W Fᵀ is no part of this model.
+    The objective counts both kinds of entries, the static ones with every visit; `rmse_` looks at the codes alone:
+    A ≈ W Fᵀ is no part of this model (lam_eff_ is 0).
 
     Examples
     --------
@@ -28,6 +31,16 @@ class CopaStatic(Copa):
     >>> model.V_.shape, model.F_.shape
     ((30, 4), (20, 4))
     """
+
+    def objective(self, cohort: Cohort) -> float:
+        """The squared error (halved) of all entries that this method sees; `metrics.objective` asks for it."""
+        if not metrics.is_fitted_on(self, cohort):
+            return self.project(cohort).loss
+        shard, _ = self._factorised(align(cohort, columns_of_fitted(self)), len(self.V_))
+        model = self._to_factorised(self._model())
+        weights = Weights(0.0, np.zeros(len(cohort)))
+        scored = Threads(shard, weights, model.H.shape[0], courses=self.U_).score(model, self.W_)
+        return float(scored.loss.sum())
 
     def _factorised(self, aligned: Aligned, n_features: int) -> tuple[Shard, int]:
         return with_static(aligned.shard, n_features), n_features + aligned.shard.static.shape[1]
