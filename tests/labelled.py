@@ -57,3 +57,10 @@ def shuffled_columns(c, seed=0):
         feature_names=["unknown", *c.feature_names[features]],
         static_names=["unheard of", *c.static_names[facts]],
     )
+
+
+def with_negatives(c, seed=0):
+    """The same cohort with every third value or so below zero, as noise may make it."""
+    visits = c.visits.copy()
+    visits.data = visits.data * np.random.default_rng(seed).choice([-1.0, 1.0, 1.0], visits.nnz)
+    return Cohort(visits, c.offsets, c.static, allow_negative=True)

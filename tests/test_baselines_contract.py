@@ -10,6 +10,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_score
 
 from labelled import presence_effect, shuffled_columns
 from made_up import cohort
@@ -248,6 +249,13 @@ def test_saved_and_loaded_it_predicts_the_same(name, tmp_path):
     c[:3].save(tmp_path / "cohort")
     with pytest.raises(InputError):
         type(model).load(tmp_path / "cohort")
+
+
+@classifier
+def test_cross_validation(name):
+    c = presence_effect(n_patients=60)
+    found = cross_val_score(CLASSIFIERS[name](), c, c.labels, cv=2, scoring="roc_auc", error_score="raise")
+    assert np.all((found >= 0) & (found <= 1))
 
 
 @classifier

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from labelled import order_effect, presence_effect
 from made_up import cohort, dense
 from phenotaste import Cohort, InputError, metrics, store
+from phenotaste.align import read_only
 from phenotaste.baselines import CNTF
 from phenotaste.core import poisson, poisson_reference
 
@@ -37,10 +39,9 @@ def counts(seed, n_visits=12, J=6, R=3, unknown=True):
 
 
 def csr(X):
-    from scipy import sparse
-
+    """The arrays of X, of the kinds that the kernels get in a fit, so that they are compiled once."""
     matrix = sparse.csr_array(X)
-    return matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int64)
+    return matrix.data, read_only(matrix.indices, np.int32), read_only(matrix.indptr, np.int64)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 20.0]), st.integers(0, 12))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from labelled import order_effect, presence_effect
+from labelled import order_effect, presence_effect, with_negatives
 from made_up import cohort, dense
 from phenotaste import Cohort, InputError
 from phenotaste.baselines import GRUClassifier, RawLogistic
@@ -53,7 +53,8 @@ def logit_of_one_patient(network, X, a, gaps):
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("negative", [False, True])
 def test_reads_patients_as_the_formula_does(n_static, times, negative):
-    c = with_labels(cohort(1, n_patients=20, n_static=n_static, negative=negative))
+    c = cohort(1, n_patients=20, n_static=n_static)
+    c = with_labels(with_negatives(c) if negative else c)
     model = GRUClassifier(**SMALL, times=times).fit(c)
     assert (np.diff(c.offsets) == 0).any()
     for k, (X, a) in enumerate(dense(c)):

@@ -5,7 +5,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
-from labelled import order_effect, presence_effect, shuffled_columns
+from labelled import order_effect, presence_effect, shuffled_columns, with_negatives
 from made_up import cohort, dense
 from phenotaste import InputError
 from phenotaste.baselines import RawLogistic
@@ -15,7 +15,8 @@ from phenotaste.baselines.raw_logistic import ever_seen
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("negative", [False, True])
 def test_features_are_whether_a_code_ever_occurred(seed, negative):
-    c = cohort(seed, n_patients=30, negative=negative)
+    c = cohort(seed, n_patients=30)
+    c = with_negatives(c) if negative else c
     expected = np.array([(X > 0).any(axis=0) for X, _ in dense(c)]).astype(float)
     np.testing.assert_array_equal(ever_seen(c.visits, c.offsets).toarray(), expected)
 

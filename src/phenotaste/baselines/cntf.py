@@ -392,10 +392,12 @@ class CNTF(ClassifierMixin, Factorization):
         if "classes" not in arrays:
             return
         self.classes_ = arrays["classes"]
+        if self.classes_.shape != (2,):
+            raise ValueError("classes")
         if "lasso.coef" in arrays:
             intercept, C, auc = map(float, arrays["lasso.rest"])
             self.predictor_ = Lasso(arrays["lasso.coef"], intercept, C, auc)
-            if self.predictor_.coef.shape != (self.rank,):
+            if self.predictor_.coef.shape != (self.rank,) or not np.isfinite(self.predictor_.coef).all():
                 raise ValueError("shapes")
         else:
             from phenotaste.baselines._torch import take_state
