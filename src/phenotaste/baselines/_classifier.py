@@ -40,9 +40,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         self._check_settings()
         classes, case = labels_of(cohort, y)
         held_out = None if validation is None else (validation, same_labels(validation, classes))
-        self.classes_ = classes
         self._columns = columns_used(cohort, self._with_static())
         self._fit(cohort, case, held_out)
+        self.classes_ = classes
         return self
 
     def predict_proba(self, cohort: Cohort) -> Array:

@@ -83,7 +83,7 @@ def steps(
 ) -> Iterator[tuple[Array, Array, Array, int]]:
     """Minibatches: which visits, what is expected of them, how they bear on later ones, how many are first ones."""
     if regulariser is None:  # visits then have nothing to do with each other
-        nothing = np.zeros((len(S), S.shape[1]))
+        nothing = np.zeros((0, S.shape[1]))
         yield np.arange(len(S)), nothing, nothing, len(S)
         return
     for rows, per_step in packed(counts.offsets, batch_size, rng):

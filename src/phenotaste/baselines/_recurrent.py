@@ -147,7 +147,8 @@ def train(
             best, best_epoch = score, epoch
             if held_out is not None:
                 kept = {name: value.clone() for name, value in network.state_dict().items()}
-        stopped = bool(callback and callback(Progress(epoch, how.max_epochs, losses[-1], aucs[-1])))
+        progress = Progress(epoch, how.max_epochs, losses[-1], aucs[-1])
+        stopped = callback is not None and callback(progress) is True
         if stopped or epoch - best_epoch >= how.patience:
             break
     if kept is not None:
