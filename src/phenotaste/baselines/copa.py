@@ -126,6 +126,8 @@ class Constrained:
     """ADMM steps for H, V and F, with the duals of each."""
 
     scores_carry_size = False
+    exact = False
+    signed = False
 
     def __init__(self, l1: float, l0: float, nonnegative_h: bool, steps: int) -> None:
         self.l1, self.l0, self.steps = l1, l0, steps
