@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from sklearn.decomposition import NMF
 from sklearn.metrics import roc_auc_score
 
 from labelled import order_effect, presence_effect
@@ -160,6 +161,17 @@ def test_recovers_definitions_and_makes_visits_predictable():
     plain.network_, plain.beta = regularised.network_, 1.0
     assert regularised.objective(c) < 0.9 * plain.objective(c)
     assert regularised.rmse_ > plain.rmse_
+
+
+def test_plain_poisson_factorisation_reaches_what_scikit_learn_reaches():
+    """The same objective as NMF with the Kullback–Leibler divergence, by another algorithm from another start."""
+    c, _ = drifting()
+    ours = CNTF(3, **POISSON | {"max_iter": 300, "tol": 0}).fit(c).loss_curve_[-1]
+    theirs = NMF(
+        3, solver="mu", beta_loss="kullback-leibler", init="nndsvda", max_iter=300, tol=0, random_state=0
+    )
+    theirs.fit(c.visits)
+    assert ours == pytest.approx(theirs.reconstruction_err_**2 / 2, rel=1e-3)
 
 
 def test_lstm_sees_an_order_effect_and_the_lasso_on_scores_does_not():
