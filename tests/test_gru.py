@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from labelled import order_effect, presence_effect, with_negatives
 from made_up import cohort, dense
 from phenotaste import Cohort, InputError
-from phenotaste.baselines import GRUClassifier, RawLogistic
+from phenotaste.baselines import CNTF, GRUClassifier, RawLogistic
 
 torch = pytest.importorskip("torch", reason="the recurrent baselines need the extra 'gpu'")
 torch.set_num_threads(1)
@@ -106,6 +106,28 @@ def test_same_seed_same_bits_and_nobody_elses_random_numbers():
     np.testing.assert_array_equal(GRUClassifier(**SMALL).fit(c).predict_proba(c), first)
     other = GRUClassifier(**SMALL | {"random_state": 1}).fit(c).predict_proba(c)
     assert not np.array_equal(other, first)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GRUClassifier(max_epochs=3, random_state=0),
+        lambda: CNTF(3, max_iter=4, max_epochs=2, random_state=0),
+    ],
+)
+def test_bits_do_not_depend_on_torchs_threads(make):
+    """Large enough batches that torch would share them among its threads."""
+    c = presence_effect(n_patients=200, n_features=60, n_static=20)
+    found = []
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            found.append(make().fit(c).predict_proba(c))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[1], found[2])
 
 
 def test_keeps_the_epoch_that_was_best_on_the_patients_held_out():

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.metrics import log_loss, roc_auc_score
 
-from phenotaste.baselines._torch import tensor, torch
+from phenotaste.baselines._torch import one_thread, tensor, torch
 from phenotaste.core.records import Array
 
 nn = torch.nn
@@ -113,7 +113,7 @@ def probabilities(network: Any, data: Sequences, patients: Array | None = None) 
     patients = np.arange(len(data.lengths)) if patients is None else patients
     found = np.empty(len(data.lengths))
     network.eval()
-    with torch.no_grad():
+    with torch.no_grad(), one_thread(next(network.parameters()).device):
         for members in batches(data.lengths, patients, SCORING_BATCH, None):
             found[members] = torch.sigmoid(network(data.batch(members)).double()).cpu().numpy()
     return found[patients]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from phenotaste.baselines._recurrent import LARGEST_GRADIENT, pack
-from phenotaste.baselines._torch import tensor, torch
+from phenotaste.baselines._torch import one_thread, tensor, torch
 from phenotaste.core.records import Array
 
 nn = torch.nn
@@ -63,7 +63,7 @@ def surprise(network: Expectation, visits: Array, per_step: Array) -> Array:
     first = int(per_step[0])
     if len(visits) > first:
         device = next(network.parameters()).device
-        with torch.no_grad():
+        with torch.no_grad(), one_thread(device):
             found = network(tensor(visits, device), per_step).double().cpu().numpy()
         out[first:] = np.square(visits[first:] - found).sum(axis=1)
     return out

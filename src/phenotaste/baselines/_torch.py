@@ -16,7 +16,7 @@ except ImportError as error:
         "GRUClassifier and CNTF need torch, which is not installed: run pip install 'phenotaste[gpu]'."
     ) from error
 
-__all__ = ["device_of", "seeded", "state_of", "tensor", "torch"]
+__all__ = ["device_of", "one_thread", "seeded", "state_of", "take_state", "tensor", "torch"]
 
 
 def device_of(name: Any) -> Any:
@@ -35,9 +35,21 @@ def device_of(name: Any) -> Any:
 @contextmanager
 def seeded(seed: int, device: Any) -> Iterator[None]:
     """Draw from this seed inside, and leave the caller's own stream of random numbers as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), one_thread(device):
         torch.manual_seed(seed)
         yield
+
+
+@contextmanager
+def one_thread(device: Any) -> Iterator[None]:
+    """On the CPU, one thread of torch's inside: several add up in an order of chance, and no two runs are the same."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def tensor(array: Array, device: Any, dtype: Any = np.float32) -> Any:
