@@ -53,9 +53,9 @@ def fit(
     rng: np.random.Generator,
     callback: Callable[[int, float], object] | None = None,
 ) -> Fitted:
-    """From definitions V; the network learns from the start and regularises after `pretrain` iterations."""
+    """From definitions V whose columns add up to one; the network learns from the start and regularises after
+    `pretrain` iterations."""
     S = equal_shares(counts, V.shape[1])
-    V = V / V.sum(axis=0)
     errors = None if regulariser is None else regulariser.errors
     losses: list[float] = []
     outcome = Outcome.MAX_ITER
