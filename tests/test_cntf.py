@@ -17,6 +17,7 @@ from phenotaste import Cohort, InputError, metrics, store
 from phenotaste.align import read_only
 from phenotaste.baselines import CNTF
 from phenotaste.core import poisson, poisson_reference
+from phenotaste.core.records import Model
 
 torch = pytest.importorskip("torch", reason="the recurrent baselines need the extra 'gpu'")
 torch.set_num_threads(1)
@@ -96,6 +97,14 @@ def test_plain_poisson_factorisation_never_rises():
         curve = CNTF(3, **POISSON | {"max_iter": 40, "tol": 0}).fit(cohort(seed, 30)).loss_curve_
         assert np.all(np.diff(curve) <= 1e-9 * curve[0])
         assert curve[-1] < curve[0]
+
+
+def test_a_feature_that_the_start_does_not_know_is_learnt(monkeypatch):
+    """Shares of nothing stay nothing, so a start must give every feature some."""
+    c, _ = drifting(n_patients=30)
+    start = Model(np.eye(3), np.vstack([np.ones((6, 3)), np.zeros((6, 3))]), np.zeros((0, 3)))
+    monkeypatch.setattr("phenotaste.baselines.cntf.starting_model", lambda *_: start)
+    assert CNTF(3, **POISSON).fit(c).V_[6:].sum(axis=1).min() > 0
 
 
 def test_the_visit_before():
