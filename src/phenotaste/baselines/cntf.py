@@ -43,7 +43,7 @@ class CNTF(ClassifierMixin, Factorization):
 
         Σ x log(x/m) − x + m  +  β/σ Σ ‖s_i − expected(s_1 … s_{i−1})‖²,      m = S Vᵀ, σ the mean size of a visit.
 
-    Poisson, as in Yin et al., because entries are counts of events. Reported are w_k = Σ_i s_i, the events of each
+    Poisson, as in the authors' code, because entries are counts of events. Reported are w_k = Σ_i s_i, the events of each
     phenotype (the columns of V add up to one), and U_k = S_k diag(w_k)⁻¹, so that X_k ≈ U_k diag(w_k) Vᵀ.
     Static features are not used: the method has no place for them (TASTE's paper says the same of it).
 
@@ -166,7 +166,7 @@ class CNTF(ClassifierMixin, Factorization):
         return self
 
     def project(self, cohort: Cohort) -> Projection:
-        """The likeliest courses under the fitted definitions, visit by visit; as in Yin et al. the network that
+        """The likeliest courses under the fitted definitions, visit by visit; as in the authors' code the network that
         regularised the fit has no say in it, so a patient scored alone or in any batch gets the same bits."""
         aligned, counts, S = self._projected(cohort)
         loss = self._losses(counts, S).sum(axis=1)
