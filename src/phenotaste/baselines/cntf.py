@@ -43,8 +43,8 @@ class CNTF(ClassifierMixin, Factorization):
 
         Σ x log(x/m) − x + m  +  β/σ Σ ‖s_i − expected(s_1 … s_{i−1})‖²,      m = S Vᵀ, σ the mean size of a visit.
 
-    Poisson, as in the authors' code, because entries are counts of events. Reported are w_k = Σ_i s_i, the events of each
-    phenotype (the columns of V add up to one), and U_k = S_k diag(w_k)⁻¹, so that X_k ≈ U_k diag(w_k) Vᵀ.
+    Poisson, as in the authors' code, because entries are counts of events. Reported are w_k = Σ_i s_i, the events of
+    each phenotype (the columns of V add up to one), and U_k = S_k diag(w_k)⁻¹, so that X_k ≈ U_k diag(w_k) Vᵀ.
     Static features are not used: the method has no place for them (TASTE's paper says the same of it).
 
     With labels it is a classifier too, as TASTE's paper uses it (Q3): an LSTM on the courses, or a lasso on the scores.
