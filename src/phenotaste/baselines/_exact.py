@@ -19,7 +19,11 @@ PROJECTION_ITERATIONS = 1000
 
 
 class ExactParafac2(Factorization):
-    """PARAFAC2 whose cross-products U_kᵀU_k = HᵀH hold exactly; a method says how its factors are updated."""
+    """PARAFAC2 with U_k = Q_k H, so that cross-products need no penalty; a method says how its factors are updated.
+
+    Q_k is orthonormal for every history of at least R visits; directions that the data say nothing about, because
+    scores are zero or visits alike, are filled in at the end by a fixed rule.
+    """
 
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {"init": ("nmf", "random")}
     _couples_static: ClassVar[bool] = False
@@ -119,12 +123,13 @@ class ExactParafac2(Factorization):
             callback=self._reporter(start),
         )
         scored = self._score(engine, found.model, lam)
-        # The last loss is that of the factors handed out, squares of real visits only.
+        # The last loss is that of the factors handed out: short histories count their own visits only.
         losses = [*found.losses[:-1], float(scored.loss.sum())]
         return loop.Fit(self._from_factorised(found.model, n_features), scored, losses, found.outcome)
 
     def _score(self, engine: SliceThreads, model: Model, lam: float) -> Scored:
         """Courses, scores and what they add to the objective, for the state the engine is in."""
+        engine.complete()
         U = self._courses(engine.Q, model.H)
         weights = Weights(lam, np.zeros(len(engine.W)))
         return Threads(engine.shard, weights, U.shape[1], courses=U).score(model, engine.W)

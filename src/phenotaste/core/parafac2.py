@@ -20,6 +20,8 @@ from .patient import read_visits
 from .polar import Eigen, inverse_root, new_eigen, short_polar
 from .records import Array, Shard
 
+SHARPENINGS = 4  # enough for eigenvalues of 0.9 and 0.1: the error is squared each time
+WHOLE = 1e-6  # a Q_k whose squares add up to R less this has all its directions
 NONNEGATIVE, FREE, SPLIT = 0, 1, 2  # how scores are solved: NNLS, least squares, ADMM steps
 
 
@@ -310,3 +312,72 @@ def project(
             if not before - loss >= tol * max(loss, 1e-12 * norm):
                 break
             before = loss
+
+
+@njit(cache=True, nogil=True)
+def cosines(E: Array) -> None:
+    """Orthonormal cosines down the rows, one frequency a column: directions that favour no visit."""
+    visits, R = E.shape
+    for r in range(R):
+        size = np.sqrt((1.0 if r == 0 else 2.0) / visits)
+        for i in range(visits):
+            E[i, r] = size * np.cos(np.pi * r * (i + 0.5) / visits)
+
+
+@njit(cache=True, nogil=True)
+def orthogonalise(M: Array, room: Room, out: Array) -> None:
+    """The polar factor of M."""
+    np.dot(M.T, M, room.square)
+    inverse_root(room.square, room.eigen, room.polar)
+    np.dot(M, room.polar, out)
+
+
+@njit(cache=True, nogil=True)
+def sharpen(G: Array, room: Room) -> None:
+    """Eigenvalues above ½ to 1 and those below to 0, by G ← 3G² − 2G³: QᵀQ, with its rounding, as a projection."""
+    for _ in range(SHARPENINGS):
+        np.dot(G, G, room.square)
+        np.dot(room.square, G, room.polar)
+        for r in range(len(G)):
+            for s in range(len(G)):
+                G[r, s] = 3.0 * room.square[r, s] - 2.0 * room.polar[r, s]
+
+
+@njit(cache=True, nogil=True)
+def complete(shard: Shard, first: int, last: int, bases: Array, Q: Array) -> None:
+    """Fill in the directions that Q_k lacks, for patients with at least R visits: nothing that is fitted changes.
+
+    What is added is the polar factor of (I − QQᵀ) PPᵀ E (I − QᵀQ) with fixed cosines E (P = I where courses need not
+    be smooth): orthonormal to what is there, and the same whatever basis the null space comes in.
+    """
+    R = Q.shape[1]
+    room = room_for(shard, first, last, R, bases.shape[1])
+    for k in range(first, last):
+        mine = Q[shard.offsets[k] : shard.offsets[k + 1]]
+        visits = len(mine)
+        if visits < R or shard.indptr[shard.offsets[k]] == shard.indptr[shard.offsets[k + 1]]:
+            continue
+        np.dot(mine.T, mine, room.QB)
+        if np.trace(room.QB) > R - WHOLE:
+            continue
+        E, N = room.B[:visits], room.Z[:visits]
+        cosines(E)
+        if bases.shape[1] > 0:
+            P = bases[shard.offsets[k] : shard.offsets[k + 1]]
+            np.dot(P.T, E, room.smooth)
+            np.dot(P, room.smooth, E)
+        np.dot(mine.T, E, room.turn)
+        np.dot(mine, room.turn, N)
+        for i in range(visits):
+            for r in range(R):
+                E[i, r] -= N[i, r]
+        sharpen(room.QB, room)
+        np.dot(E, room.QB, N)
+        for i in range(visits):
+            for r in range(R):
+                N[i, r] = E[i, r] - N[i, r]
+        orthogonalise(N, room, E)
+        for i in range(visits):
+            for r in range(R):
+                N[i, r] = mine[i, r] + E[i, r]
+        orthogonalise(N, room, mine)

@@ -15,6 +15,19 @@ def find_slice(X: Array, w: Array, shared: Shared, P: Array | None = None) -> Ar
     return Z if P is None else P @ Z
 
 
+def complete(Q: Array, P: Array | None = None) -> Array:
+    """Q with the directions it lacks filled in by what fixed cosines have outside of it, within the columns of P."""
+    visits, R = Q.shape
+    E = np.cos(np.pi * np.arange(R) * (np.arange(visits)[:, None] + 0.5) / visits)
+    E = E * np.sqrt(np.where(np.arange(R) == 0, 1.0, 2.0) / visits)
+    if P is not None:
+        E = P @ (P.T @ E)
+    values, Z = np.linalg.eigh(Q.T @ Q)
+    lacking = Z[:, values < 0.5]
+    outside = (np.eye(visits) - Q @ Q.T) @ E @ (lacking @ lacking.T)
+    return polar_factor(Q + polar_factor(outside, np.eye(R)), np.eye(R))
+
+
 def solve_scores(
     X: Array, a: Array, Q: Array, shared: Shared, how: int, inner: int, w: Array, dual: Array
 ) -> tuple[Array, Array]:

@@ -86,6 +86,10 @@ class SliceThreads:
             total += part
         return total
 
+    def complete(self) -> None:
+        """Fill in the directions that a patient's Q lacks, where the history is long enough to have them."""
+        self._map(lambda first, last: parafac2.complete(self.shard, first, last, self.bases, self.Q))
+
     def project(self, shared: Shared, tol: float, max_iter: int) -> None:
         """Q and W under a fixed model."""
         self._map(
