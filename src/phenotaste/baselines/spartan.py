@@ -17,8 +17,8 @@ class Spartan(ExactParafac2):
     V and W are non-negative; the courses U_k = Q_k H may have any sign, which is what TASTE adds to this model.
     Static features are not used. Alternating least squares: Q_k by orthogonal Procrustes, H by least squares, V and W
     by exact NNLS; all products run over the non-zeros of X_k alone. After ten plain iterations, later ones set out from
-    extrapolated factors, as TASTE's do, and never raise the objective. A patient with fewer visits, or fewer different
-    ones, than phenotypes counts as if empty visits followed, which keeps the objective well defined and falling.
+    extrapolated factors, as TASTE's do, and never raise the objective. A patient with fewer visits than phenotypes
+    counts as if empty visits followed, which keeps the objective well defined and falling.
 
     Parameters
     ----------
