@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 FRESH  := $(VENV)/.kernels
 BENCH  := $(VENV)/.bench
+TORCH  := $(VENV)/.torch
 
 .PHONY: help setup demo test test-slow bench bench-scaling bench-cohort lint clean
 help:
@@ -50,10 +51,15 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint postgres $(FRESH)
+# Only the recurrent baselines need torch. A range of versions could fetch gigabytes of GPU libraries: pin one.
+$(TORCH): $(READY)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
+	@touch $@
+
+test: lint postgres $(TORCH) $(FRESH)
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-slow: setup postgres $(FRESH)
+test-slow: setup postgres $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
 
 $(BENCH): $(READY)

@@ -18,7 +18,10 @@ from phenotaste.errors import InputError
 
 
 def objective(model: Any, cohort: Cohort) -> float:
-    """The whole objective: ½‖X − USVᵀ‖² + λ_eff/2 ‖A − WFᵀ‖² + the uniqueness term."""
+    """The whole objective: ½‖X − USVᵀ‖² + λ_eff/2 ‖A − WFᵀ‖² + the uniqueness term, or the method's own."""
+    own = getattr(model, "objective", None)  # of a method that does not minimise squares
+    if own is not None:
+        return float(own(cohort))
     return float(losses(model, cohort).loss.sum())
 
 

@@ -1,4 +1,4 @@
-"""Fitted TASTE models on disk: definitions in one file, and in another, only if asked for, the patients."""
+"""Fitted factorisations on disk: definitions in one file, and in another, only if asked for, the patients."""
 
 import os
 from typing import Any
@@ -9,6 +9,7 @@ from phenotaste import store
 from phenotaste.errors import InputError
 
 KIND = "taste-model"
+OLDEST = "TASTE"  # the method of a file that names none
 FIGURES = (
     "lam_eff_",
     "n_features_in_",
@@ -27,16 +28,27 @@ PATIENTS = ("W_", "U_", "offsets_", "patient_ids_", "mu_k_", "empty_history_")
 NOT_KEPT = ("callback", "engine", "n_jobs", "verbose")  # they belong to a session, not to a model
 
 
-def save(model: Any, path: str | os.PathLike[str], include_patients: bool) -> None:
+def save(
+    model: Any,
+    path: str | os.PathLike[str],
+    include_patients: bool,
+    more_figures: tuple[str, ...] = (),
+    more_files: store.Files | None = None,
+) -> None:
+    """Write a model; `more_figures` and `more_files` are what only its own method has."""
     arrays = {name: getattr(model, name) for name in ("H_", "V_", "F_", "loss_curve_", *NAMES)}
-    files = {"model": {name: array for name, array in arrays.items() if array is not None}}
+    files = {
+        "model": {name: array for name, array in arrays.items() if array is not None},
+        **(more_files or {}),
+    }
     if include_patients:
         files["patients"] = {name: getattr(model, name) for name in PATIENTS}
     settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_KEPT}
     if not isinstance(settings["random_state"], int):
         settings["random_state"] = None
-    figures = {name: plain(getattr(model, name)) for name in FIGURES}
-    store.write(path, KIND, files, {"settings": settings, "figures": figures})
+    figures = {name: plain(getattr(model, name)) for name in (*FIGURES, *more_figures)}
+    meta = {"method": type(model).__name__, "settings": settings, "figures": figures}
+    store.write(path, KIND, files, meta)
 
 
 def plain(value: Any) -> Any:
@@ -45,19 +57,26 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def load(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings and the fitted attributes of a saved model, checked to belong together."""
+def load(
+    path: str | os.PathLike[str], method: str = OLDEST, more_figures: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings and the fitted attributes of a saved model, checked to belong together and to `method`."""
     files, meta = store.read(path, KIND, mmap=False)
+    found = meta.get("method", OLDEST)
+    if found != method:
+        raise InputError(
+            f"{path} holds a model of {found}, not of {method}: load it with the class that saved it."
+        )
     try:
         settings, figures = dict(meta["settings"]), dict(meta["figures"])
-        fitted: dict[str, Any] = {name: figures[name] for name in FIGURES}
+        fitted: dict[str, Any] = {name: figures[name] for name in (*FIGURES, *more_figures)}
         fitted |= {name: files["model"].get(name) for name in ("H_", "V_", "F_", "loss_curve_", *NAMES)}
         if "patients" in files:
             fitted |= {name: files["patients"][name] for name in PATIENTS}
         fits_together(settings, fitted)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{path} is not a complete TASTE model: save it again from where it was fitted."
+            f"{path} is not a complete {method} model: save it again from where it was fitted."
         ) from error
     for name in ("rmse_", "cpi_"):
         fitted[name] = float("nan") if fitted[name] is None else fitted[name]
@@ -89,5 +108,8 @@ def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
     for factor in (H, V, F):
         if factor is not None and (factor.dtype != np.float64 or not np.isfinite(factor).all()):
             raise ValueError("values")
-    if V.min() < 0 or (F is not None and F.min() < 0) or not 0 <= fitted["lam_eff_"] < np.inf:
+    signed = settings.get("nonnegative") is False  # plain PARAFAC2 promises no signs
+    if (not signed and V.min() < 0) or (F is not None and F.min() < 0):
         raise ValueError("signs")
+    if not 0 <= fitted["lam_eff_"] < np.inf:
+        raise ValueError("weights")

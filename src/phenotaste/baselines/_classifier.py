@@ -1,0 +1,241 @@
+"""What the classifiers share: labels, columns matched by name, a validation part, and a folder to be saved in."""
+
+import os
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from phenotaste import store
+from phenotaste.align import Columns, align_static, columns_of, move_columns, positions
+from phenotaste.cohort import Cohort
+from phenotaste.core.records import Array
+from phenotaste.errors import InputError
+from phenotaste.model_file import plain
+
+NOT_KEPT = ("callback", "verbose", "device")  # they belong to a session, not to a model
+Settings = dict[str, Any]
+
+
+class Labels(NamedTuple):
+    classes: Array  # the two labels, in order
+    case: Array  # for each patient whether it has the second one
+
+
+class Classifier(ClassifierMixin, BaseEstimator):
+    """Base of the classifiers: a subclass has `_fit(cohort, case, validation)` and `_probability(cohort)`."""
+
+    _kind: ClassVar[str]  # names the folder that `save` writes
+    _arrays: ClassVar[tuple[str, ...]]  # fitted attributes kept as arrays, beside the columns and the classes
+    _figures: ClassVar[tuple[str, ...]]  # fitted attributes kept as numbers or text
+
+    def fit(self, cohort: Cohort, y: Any = None, *, validation: Cohort | None = None) -> Self:
+        """Learn from labelled patients; without `y` the cohort's own labels are taken.
+
+        `validation` is a labelled cohort to choose settings by; without it a part of `cohort` serves.
+        """
+        need_cohort(cohort, self)
+        self._check_settings()
+        classes, case = labels_of(cohort, y)
+        held_out = None if validation is None else (validation, same_labels(validation, classes))
+        self._columns = columns_used(cohort, self._with_static())
+        self._fit(cohort, case, held_out)
+        self.classes_ = classes
+        return self
+
+    def predict_proba(self, cohort: Cohort) -> Array:
+        """The probability of either class for each patient, K × 2; the columns are `classes_`."""
+        check_is_fitted(self, "classes_")
+        need_cohort(cohort, self)
+        case = self._probability(cohort)
+        return np.column_stack([1.0 - case, case])
+
+    def predict(self, cohort: Cohort) -> Array:
+        """The likelier class of each patient."""
+        return self.classes_[(self.predict_proba(cohort)[:, 1] > 0.5).astype(int)]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted classifier as a folder; nothing in it is about a single patient."""
+        check_is_fitted(self, "classes_")
+        arrays = {name: getattr(self, name) for name in self._arrays} | self._more_arrays()
+        arrays |= {"classes_": self.classes_, "feature_names": self._columns.feature_names}
+        arrays |= {"static_names": self._columns.static_names}
+        widths = {"n_features": self._columns.n_features, "n_static": self._columns.n_static}
+        figures = {name: plain(getattr(self, name)) for name in self._figures}
+        files = {"model": {name: array for name, array in arrays.items() if array is not None}}
+        store.write(path, self._kind, files, {"settings": settings_of(self), "figures": figures | widths})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote; it predicts as it did before."""
+        files, meta = store.read(path, cls._kind, mmap=False)
+        try:
+            arrays, figures = dict(files["model"]), dict(meta["figures"])
+            model = cls(**meta["settings"])
+            model._check_settings()
+            model.classes_ = arrays.pop("classes_")
+            names = arrays.pop("feature_names", None), arrays.pop("static_names", None)
+            model._columns = Columns(figures.pop("n_features"), names[0], figures.pop("n_static"), names[1])
+            for name in cls._arrays:
+                setattr(model, name, arrays.pop(name))
+            for name in cls._figures:
+                value = figures[name]
+                setattr(model, name, float("nan") if value is None else value)
+            model._restore(arrays)
+            model._check_fitted()
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"{path} is not a complete {cls.__name__} of this version: save it again from where it was fitted."
+            ) from error
+        return model
+
+    @property
+    def n_features_in_(self) -> int:
+        return self._columns.n_features
+
+    @property
+    def feature_names_in_(self) -> Array | None:
+        return self._columns.feature_names
+
+    @property
+    def static_names_in_(self) -> Array | None:
+        return self._columns.static_names
+
+    def _with_static(self) -> bool:
+        return bool(getattr(self, "static", False))
+
+    def _aligned(self, cohort: Cohort) -> tuple[sparse.csr_array, Array | None]:
+        """The visits and static features in the order of the fit."""
+        return aligned_visits(cohort, self._columns), align_static(
+            cohort.static, cohort.static_names, self._columns
+        )
+
+    def _more_arrays(self) -> dict[str, Array]:
+        return {}
+
+    def _restore(self, arrays: dict[str, Array]) -> None:
+        """Take back what `_more_arrays` gave."""
+
+    def _check_settings(self) -> None:
+        raise NotImplementedError
+
+    def _check_fitted(self) -> None:
+        """Raise ValueError where loaded shapes could not have come from a fit."""
+        raise NotImplementedError
+
+    def _fit(self, cohort: Cohort, case: Array, validation: tuple[Cohort, Array] | None) -> None:
+        raise NotImplementedError
+
+    def _probability(self, cohort: Cohort) -> Array:
+        raise NotImplementedError
+
+
+def need_cohort(cohort: Any, model: Any) -> None:
+    if not isinstance(cohort, Cohort):
+        raise InputError(
+            f"{type(model).__name__} works on a Cohort, not on {type(cohort).__name__}: "
+            "build one with Cohort(...) or Cohort.from_events(...)."
+        )
+
+
+def labels_of(cohort: Cohort, y: Any) -> Labels:
+    """Two classes, one for each patient; a missing label is refused, never guessed."""
+    labels = known_labels(cohort, y)
+    classes = np.unique(labels)
+    if len(classes) != 2:
+        raise InputError(f"The labels hold {len(classes)} class(es) and two are needed: cases and controls.")
+    return Labels(classes, labels == classes[1])
+
+
+def same_labels(validation: Cohort, classes: Array) -> Array:
+    labels = known_labels(validation, None)
+    if not np.isin(labels, classes).all():
+        raise InputError("The validation cohort has labels that the training cohort has not.")
+    return labels == classes[1]
+
+
+def known_labels(cohort: Cohort, y: Any) -> Array:
+    if y is None and cohort.labels is None:
+        raise InputError("The cohort has no labels: give them as y, or build the cohort with labels.")
+    labels = np.asarray(cohort.labels if y is None else y)
+    if labels.shape != (len(cohort),):
+        raise InputError(
+            f"y has the shape {labels.shape} for {len(cohort):,} patients: give one label for each."
+        )
+    if labels.dtype.kind == "O":
+        labels = text_or_numbers(labels)
+    missing = int(np.isnan(labels).sum()) if labels.dtype.kind == "f" else 0
+    if missing:
+        raise InputError(
+            f"{missing:,} of {len(labels):,} labels are missing: choose the patients whose label is known, "
+            "as cohort[~np.isnan(cohort.labels)]."
+        )
+    return labels
+
+
+def text_or_numbers(labels: Array) -> Array:
+    """A column of objects, such as pandas gives, as the plain kind it holds; None counts as missing."""
+    if all(isinstance(label, str) for label in labels):
+        return labels.astype(str)
+    try:
+        return np.array([np.nan if label is None else label for label in labels], dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("y must hold numbers or texts, one kind for all patients.") from None
+
+
+def validation_part(case: Array, share: float, rng: np.random.Generator) -> Array | None:
+    """A mask of the patients to hold out, of either class alike; None where a class is too small to be split."""
+    held_out = np.zeros(len(case), dtype=bool)
+    for side in (False, True):
+        members = np.flatnonzero(case == side)
+        wanted = max(1, round(share * len(members)))
+        if share == 0 or wanted >= len(members):
+            return None
+        held_out[rng.permutation(members)[:wanted]] = True
+    return held_out
+
+
+def columns_used(cohort: Cohort, static: bool) -> Columns:
+    columns = columns_of(cohort)
+    return columns if static else Columns(columns.n_features, columns.feature_names, 0, None)
+
+
+def aligned_visits(cohort: Cohort, columns: Columns) -> sparse.csr_array:
+    where, _ = positions(
+        cohort.feature_names, columns.feature_names, cohort.shape[1], columns.n_features, "temporal"
+    )
+    return cohort.visits if where is None else move_columns(cohort.visits, where, columns.n_features)
+
+
+def settings_of(model: Any) -> Settings:
+    """The settings as JSON has them; what belongs to a session is left out."""
+    settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_KEPT}
+    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+    if "random_state" in settings and not isinstance(settings["random_state"], int):
+        settings["random_state"] = None
+    return settings
+
+
+def check_whole(model: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(model, name)
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
+
+
+def check_number(model: Any, name: str, low: float, high: float, *, open_high: bool = True) -> None:
+    value = getattr(model, name)
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not low <= value <= high or (open_high and value == high):
+        bounds = f"at least {low:g} and {'below' if open_high else 'at most'} {high:g}"
+        raise InputError(f"{name}={value!r} must be a number of {bounds}.")
+
+
+def check_choice(model: Any, name: str, allowed: tuple[Any, ...]) -> None:
+    value = getattr(model, name)
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+        raise InputError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, allowed))}.")

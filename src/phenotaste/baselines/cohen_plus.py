@@ -1,0 +1,257 @@
+"""Cohen+: non-negative PARAFAC2 by flexible coupling, coupled with the static features.
+
+J. E. Cohen, R. Bro: "Nonnegative PARAFAC2: a flexible coupling approach", LVA/ICA 2018; coupled with the static matrix
+as in question Q1 of A. Afshar et al.: "TASTE: temporal and static tensor factorization for phenotyping electronic
+health records", CHIL 2020.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from phenotaste.align import Aligned, align, columns_of_fitted
+from phenotaste.baselines._cohen_published import Published
+from phenotaste.cohort import Cohort
+from phenotaste.core import loop
+from phenotaste.core.model import model_step
+from phenotaste.core.records import Array, Model, Weights
+from phenotaste.core.start import starting_model
+from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.errors import InputError
+from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight
+
+PROJECTION_TOL = 1e-8
+PROJECTION_ITERATIONS = 1000
+COUPLED = 1e-6  # mean ‖U − QH‖² / ‖H‖² below which growing further would add rounding only
+
+
+class CohenPlus(Factorization):
+    """Non-negative PARAFAC2 by flexible coupling (Cohen & Bro 2018) with A ≈ W Fᵀ (Afshar et al. 2020, Q1).
+
+    The objective is TASTE's with weights in absolute terms, U_k near Q_k H by μ, columns of H and V at unit norm; what
+    differs is how it is minimised, and that Cohen & Bro let μ grow until the coupling is exact.
+
+    Parameters
+    ----------
+    rank : number of phenotypes.
+    lam, mu : weights of the static features and of the coupling; the paper's grid is 0.01, 0.1, 1 for both.
+    weights : "absolute", as the paper has them, or "relative", as TASTE measures them.
+    growth : 1 keeps μ as it is. Above 1, μ is after the first iteration set to `mu` times misfit over coupling error
+        and multiplied by `growth` every iteration, until the coupling holds (the authors' code: growth 1.05, mu 0.2).
+        It is one number for all patients, so that new ones can be projected with it; `weights` then holds for lam only.
+    algorithm : "published" is the authors' HALS with explicit Khatri–Rao products, one dense patient at a time; "core"
+        runs on TASTE's compiled patient step, extrapolated where μ is fixed.
+    init, n_init, max_iter, tol, n_jobs, random_state, callback, verbose : as for TASTE; "published" uses one thread.
+
+    Attributes
+    ----------
+    Those of TASTE, and mu_eff_: the μ that the fit ended with (of all patients, or as it was set).
+
+    Examples
+    --------
+    >>> from phenotaste import baselines, simulate
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> model = baselines.CohenPlus(rank=4, random_state=0, max_iter=20).fit(cohort)
+    >>> model.W_.shape, bool((model.U_ >= 0).all())
+    ((20, 4), True)
+    """
+
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "weights": ("absolute", "relative"),
+        "algorithm": ("core", "published"),
+        "init": ("nmf", "random"),
+    }
+    _amounts: ClassVar[tuple[str, ...]] = ("lam", "mu", "growth", "tol")
+    _more_figures: ClassVar[tuple[str, ...]] = ("mu_eff_",)
+
+    def __init__(
+        self,
+        rank: int = 5,
+        *,
+        lam: float = 0.1,
+        mu: float = 0.1,
+        weights: Literal["absolute", "relative"] = "absolute",
+        growth: float = 1.0,
+        algorithm: Literal["core", "published"] = "core",
+        init: Literal["nmf", "random"] = "nmf",
+        n_init: int = 1,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        callback: Callable[[loop.Progress], object] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.rank = rank
+        self.lam = lam
+        self.mu = mu
+        self.weights = weights
+        self.growth = growth
+        self.algorithm = algorithm
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.callback = callback
+        self.verbose = verbose
+
+    def fit(self, cohort: Cohort, y: Any = None) -> Self:
+        """Find the phenotypes of a cohort; y is ignored."""
+        aligned = self._read(cohort)
+        lam = static_weight(self.lam, self.weights, aligned)
+        fixed = patient_weights(self.mu, self.weights, aligned.norms, self.rank)
+        engine = self._engine(aligned, Weights(lam, fixed), self.rank)
+        ends: list[tuple[loop.Fit, Array]] = []  # every start's fit, and what its μ_k had grown to
+        with one_blas_thread():
+            best = self._best_start(lambda start, rng: self._attempt(start, rng, engine, cohort, ends))
+        mu = next(weights for found, weights in ends if found is best)
+        self.mu_eff_ = float(mu.max(initial=0.0)) if self.growth > 1 else float(self.mu)
+        self._keep(best, cohort, aligned, Weights(lam, mu))
+        return self
+
+    def project(self, cohort: Cohort) -> Projection:
+        """Scores, courses and loss of patients under the fitted definitions."""
+        check_is_fitted(self, "V_")
+        self._need_cohort(cohort)
+        rank = self.H_.shape[0]
+        F = np.zeros((0, rank)) if self.F_ is None else self.F_
+        aligned = align(cohort, columns_of_fitted(self))
+        weights = "absolute" if self.growth > 1 else self.weights
+        mu = patient_weights(self.mu_eff_, weights, aligned.norms, rank)
+        engine = self._engine(aligned, Weights(self.lam_eff_, mu), rank)
+        scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
+        return Projection(
+            scored.W,
+            scored.U,
+            cohort.offsets,
+            float(scored.loss.sum()),
+            scored.loss.sum(axis=1),
+            mu,
+            aligned.unknown_features,
+            aligned.absent_features,
+        )
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.growth < 1:
+            raise InputError(f"growth={self.growth!r} must be at least 1, which keeps mu as it is.")
+
+    def _engine(self, aligned: Aligned, weights: Weights, rank: int) -> Threads:
+        n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
+        return Threads(aligned.shard, weights, rank, n_jobs=n_jobs)
+
+    def _attempt(
+        self,
+        start: int,
+        rng: np.random.Generator,
+        engine: Threads,
+        cohort: Cohort,
+        ends: list[tuple[loop.Fit, Array]],
+    ) -> loop.Fit:
+        """One fit from a start of its own; it goes to `ends` with the weights it ended with."""
+        fixed = engine.weights
+        engine.courses = np.zeros_like(engine.courses)
+        kind = "random" if self.init == "nmf" and start % 2 else self.init
+        model = starting_model(kind, engine.shard, cohort.shape[1], self.rank, True, rng)
+        engine.start(model)
+        report = self._reporter(start)
+        if self.algorithm == "core" and self.growth == 1:
+            found = loop.fit(
+                engine,
+                model,
+                normalize=True,
+                exact=False,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                callback=report,
+            )
+        else:
+            found = self._alternate(engine, model, report)
+        ends.append((found, engine.weights.mu))
+        engine.weights = fixed
+        return found
+
+    def _alternate(
+        self, engine: Threads, model: Model, report: Callable[[int, float], object] | None
+    ) -> loop.Fit:
+        """Plain iterations, with μ fixed or growing; the engine ends with the courses and weights of the last."""
+        lam, mu = engine.weights
+        seen = np.where(np.diff(engine.shard.indptr[engine.shard.offsets]) > 0, 1.0, 0.0)
+        if self.growth > 1:
+            mu = self.mu * float(np.sum(engine.shard.data.astype(np.float64) ** 2)) / self.rank * seen
+            mu = mu / max(len(seen), 1)
+        method: Method = (
+            OnCore(engine, model)
+            if self.algorithm == "core"
+            else Published(engine.shard, model, engine.courses, lam)
+        )
+        losses: list[float] = []
+        outcome = loop.Outcome.MAX_ITER
+        for iteration in range(1, self.max_iter + 1):
+            misfit, coupling, loss = method.iterate(mu)
+            losses.append(loss)
+            if not np.isfinite(loss):
+                outcome = loop.Outcome.NOT_FINITE
+                break
+            if report is not None and report(iteration, loss) is True:
+                outcome = loop.Outcome.STOPPED
+                break
+            if self.growth > 1 and iteration < self.max_iter:
+                if iteration == 1:
+                    mu = self.mu * (misfit / coupling if coupling > 0 else 1.0) * seen
+                elif coupling > COUPLED * self.rank * seen.sum():
+                    mu = mu * self.growth
+            if self.tol > 0 and iteration > 2 and abs(losses[-2] - loss) < self.tol * loss:
+                outcome = loop.Outcome.CONVERGED
+                break
+        engine.weights = Weights(lam, mu)
+        engine.courses = method.courses
+        scored = engine.score(method.model, method.W)
+        losses[-1] = float(scored.loss.sum())
+        return loop.Fit(method.model, scored, losses, outcome)
+
+
+class Method(Protocol):
+    """One way to take an iteration."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def courses(self) -> Array: ...
+
+    @property
+    def W(self) -> Array | None:
+        """The scores, or None where they are to be solved for the courses."""
+
+    def iterate(self, mu: Array) -> tuple[float, float, float]:
+        """Misfit Σ‖X − X̂‖², coupling error Σ‖U − QH‖², objective."""
+
+
+class OnCore:
+    """Iterations of the compiled patient step, without extrapolation: the objective changes with μ."""
+
+    W = None
+
+    def __init__(self, engine: Threads, model: Model) -> None:
+        self.engine, self.model = engine, model
+
+    @property
+    def courses(self) -> Array:
+        return self.engine.courses
+
+    def iterate(self, mu: Array) -> tuple[float, float, float]:
+        lam = self.engine.weights.lam
+        self.engine.weights = Weights(lam, mu)
+        sums = self.engine.step(self.model)
+        V = self.model.V
+        misfit = sums.scalars[0] - 2 * np.sum(sums.XU * V) + np.sum(sums.UU * (V.T @ V))
+        self.model, loss = model_step(sums, self.model, lam, normalize=True, exact=False)
+        H = self.model.H
+        weighted = sums.scalars[3] - 2 * np.sum(sums.QU * H) + sums.scalars[2] * np.sum(H**2)
+        level = float(mu.max(initial=0.0))
+        return float(misfit), float(weighted) / level if level > 0 else 0.0, loss

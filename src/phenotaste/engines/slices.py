@@ -1,0 +1,103 @@
+"""The patient step of PARAFAC2 with exact cross-products, on the cores of this machine."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from phenotaste.core import parafac2
+from phenotaste.core.parafac2 import Shared, Slices
+from phenotaste.core.records import Array, Shard
+from phenotaste.engines.threads import available_cores, block_edges, one_blas_thread
+
+T = TypeVar("T")
+
+
+class SliceThreads:
+    """Patients in fixed blocks on threads, sums added in block order: the bits do not depend on the threads.
+
+    Q (visits × R), W (patients × R) and the scores' duals are the patients' state.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        n_features: int,
+        rank: int,
+        *,
+        how: int = parafac2.NONNEGATIVE,
+        inner: int = 1,
+        bases: Array | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        visits, K = int(shard.offsets[-1]), len(shard.offsets) - 1
+        self.shard, self.n_features, self.rank, self.how, self.inner = shard, n_features, rank, how, inner
+        self.bases = np.zeros((visits, 0)) if bases is None else bases
+        self.Q = np.zeros((visits, rank))
+        self.W = np.ones((K, rank))
+        self.duals = np.zeros((K, rank))
+        columns = n_features + shard.static.shape[1]
+        self._edges = block_edges(shard, columns, rank) if K else np.array([0, 0])
+        self._pool = ThreadPoolExecutor(n_jobs or available_cores())
+
+    def start(self, W: Array | None = None) -> None:
+        """Forget the patients; scores begin at one, or at W."""
+        self.Q = np.zeros_like(self.Q)
+        self.W = np.ones_like(self.W) if W is None else np.array(W, np.float64, order="C")
+        self.duals = np.zeros_like(self.duals)
+
+    def step(self, shared: Shared) -> Slices:
+        """Q, then w, of every patient; returns the sums for H and F."""
+
+        def work(first: int, last: int) -> Slices:
+            slices = parafac2.no_slices(0, len(shared.F), self.rank)
+            parafac2.step(
+                self.shard,
+                first,
+                last,
+                self.bases,
+                shared,
+                self.how,
+                self.inner,
+                self.W,
+                self.duals,
+                self.Q,
+                slices,
+            )
+            return slices
+
+        total, *rest = self._map(work)
+        for part in rest:
+            for mine, theirs in zip(total, part, strict=True):
+                mine += theirs
+        return total
+
+    def course_sum(self, H: Array) -> Array:
+        """Σ XᵀQ H diag(w), J × R: what V is found from, once H is."""
+
+        def work(first: int, last: int) -> Array:
+            XU = np.zeros((self.n_features, self.rank))
+            parafac2.add_courses(self.shard, first, last, np.ascontiguousarray(H), self.W, self.Q, XU)
+            return XU
+
+        total, *rest = self._map(work)
+        for part in rest:
+            total += part
+        return total
+
+    def complete(self) -> None:
+        """Fill in the directions that a patient's Q lacks, where the history is long enough to have them."""
+        self._map(lambda first, last: parafac2.complete(self.shard, first, last, self.bases, self.Q))
+
+    def project(self, shared: Shared, tol: float, max_iter: int) -> None:
+        """Q and W under a fixed model."""
+        self._map(
+            lambda first, last: parafac2.project(
+                self.shard, first, last, self.bases, shared, self.how, tol, max_iter, self.W, self.Q
+            )
+        )
+
+    def _map(self, work: Callable[[int, int], T]) -> list[T]:
+        with one_blas_thread():
+            return list(self._pool.map(work, self._edges[:-1].tolist(), self._edges[1:].tolist()))

@@ -1,0 +1,231 @@
+"""What TASTE and the factorisations it is compared with share: settings, starts, fitted attributes, files, tables.
+
+A method adds `fit` and `project`; everything else follows from the fitted attributes it keeps.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils._set_output import _get_output_config
+from sklearn.utils.validation import check_is_fitted, check_random_state
+
+from phenotaste import metrics, model_file, phenotypes
+from phenotaste.align import Aligned, align, columns_of
+from phenotaste.cohort import Cohort
+from phenotaste.core import loop
+from phenotaste.core.records import Array, Weights
+from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100  # of ‖X‖²: beyond, its own square is no number
+
+
+class Projection(NamedTuple):
+    """Patients under a fitted model: U[offsets[k]:offsets[k+1]] are patient k's courses."""
+
+    W: Array
+    U: Array
+    offsets: Array
+    loss: float  # the whole objective of these patients
+    patient_loss: Array
+    mu_k: Array
+    unknown_features: int  # temporal features the model does not know, left out
+    absent_features: int  # temporal features of the model that the cohort lacks, taken as zero
+
+
+class Factorization(TransformerMixin, BaseEstimator):
+    """Scikit-learn's manners for X_k ≈ U_k diag(w_k) Vᵀ, with or without static features A ≈ W Fᵀ."""
+
+    _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+    _counts: ClassVar[tuple[str, ...]] = ("rank", "n_init", "max_iter")
+    _amounts: ClassVar[tuple[str, ...]] = ("tol",)
+    _more_figures: ClassVar[tuple[str, ...]] = ()  # fitted numbers of this method alone, kept in its files
+
+    # Settings that the methods below read; each method's own __init__ says which of them a user may choose.
+    rank: int
+    n_init: int
+    max_iter: int
+    random_state: Any
+    callback: Callable[[loop.Progress], object] | None
+    verbose: int
+    lam: float = 0.0  # the weight of static features; methods without them keep this
+
+    def fit(self, cohort: Cohort, y: Any = None) -> Self:
+        raise NotImplementedError
+
+    def project(self, cohort: Cohort) -> Projection:
+        raise NotImplementedError
+
+    def transform(self, cohort: Cohort) -> Array:
+        """Scores of patients under the fitted definitions, each patient on its own."""
+        return self._labelled(self.project(cohort).W, cohort)
+
+    def fit_transform(self, cohort: Cohort, y: Any = None) -> Array:
+        """Fit, and return the scores found on the way (`W_`)."""
+        return self._labelled(self.fit(cohort).W_, cohort)
+
+    def phenotypes(
+        self, top: int | None = 10, min_weight: float = 0.1, scale: Literal["matrix", "column"] = "matrix"
+    ) -> "pd.DataFrame":
+        """The definitions as a table: phenotype, kind (temporal or static), feature, weight."""
+        check_is_fitted(self, "V_")
+        return phenotypes.definitions(
+            self.V_,
+            self.F_,
+            self.feature_names_in_,
+            self.static_names_in_,
+            top=top,
+            min_weight=min_weight,
+            scale=scale,
+        )
+
+    def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
+        """Write the model as a folder; without `include_patients` nothing in it is about a single patient."""
+        check_is_fitted(self, "V_")
+        model_file.save(self, path, include_patients, self._more_figures)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote; it scores exactly as it did before."""
+        settings, fitted = model_file.load(path, cls.__name__, cls._more_figures)
+        try:
+            model = cls(**settings)
+        except TypeError as error:
+            raise InputError(
+                f"{path} has settings that this version does not know: upgrade phenotaste."
+            ) from error
+        model._check_settings()
+        for name, value in fitted.items():
+            setattr(model, name, value)
+        return model
+
+    def __getattr__(self, name: str) -> Any:
+        if name in model_file.PATIENTS and "V_" in self.__dict__:
+            raise AttributeError(
+                f"{name}: this model was saved without its patients; use project(cohort), "
+                "or save it with include_patients=True."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        check_is_fitted(self, "V_")
+        return np.array([f"phenotype_{r + 1}" for r in range(self.V_.shape[1])], dtype=object)
+
+    def _check_settings(self) -> None:
+        for name, allowed in self._choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(
+                    f"{name}={getattr(self, name)!r} is not known: choose one of {', '.join(allowed)}."
+                )
+        for name in self._counts:
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
+        for name in self._amounts:
+            value = getattr(self, name)
+            if not isinstance(value, (int, float, np.number)) or not 0 <= value < np.inf:
+                raise InputError(f"{name}={value!r} must be a finite number, zero or more.")
+
+    def _read(self, cohort: Cohort) -> Aligned:
+        """The cohort as a fit needs it, checked."""
+        self._check_settings()
+        self._need_cohort(cohort)
+        n_features = cohort.shape[1]
+        if n_features == 0:
+            raise InputError(
+                f"The cohort has no temporal features: {type(self).__name__} needs visits with at least one code."
+            )
+        if self.rank > n_features:
+            warnings.warn(
+                f"rank={self.rank} exceeds the {n_features} temporal features: "
+                "some phenotypes will repeat each other.",
+                stacklevel=4,
+            )
+        aligned = align(cohort, columns_of(cohort))
+        size = float(aligned.norms.sum())
+        if size > 0 and not SMALLEST_SIZE < size < LARGEST_SIZE:
+            raise InputError(
+                f"The visits' values are of a size ({size:.0e} when squared and added up) that cannot be computed "
+                "with: divide them by a constant."
+            )
+        return aligned
+
+    def _need_cohort(self, cohort: Any) -> None:
+        if not isinstance(cohort, Cohort):
+            raise InputError(
+                f"{type(self).__name__} works on a Cohort, not on {type(cohort).__name__}: "
+                "build one with Cohort(...) or Cohort.from_events(...)."
+            )
+
+    def _best_start(self, attempt: Callable[[int, np.random.Generator], loop.Fit]) -> loop.Fit:
+        """The lowest of `n_init` fits, each with a seed of its own; a callback that stops one stops them all."""
+        seeds = check_random_state(self.random_state).randint(2**31, size=self.n_init)
+        best: loop.Fit | None = None
+        for start in range(self.n_init):
+            found = attempt(start, np.random.default_rng(seeds[start]))
+            if self.verbose:
+                print(f"start {start + 1} of {self.n_init}: {found.outcome} at {found.losses[-1]:.6g}")
+            if best is None or found.losses[-1] < best.losses[-1] or not np.isfinite(best.losses[-1]):
+                best = found
+            if found.outcome is loop.Outcome.STOPPED:
+                break
+        assert best is not None
+        return best
+
+    def _reporter(self, start: int) -> Callable[[int, float], object] | None:
+        if self.callback is None:
+            return None
+        callback = self.callback
+        return lambda iteration, loss: callback(
+            loop.Progress(start, self.n_init, iteration, self.max_iter, loss)
+        )
+
+    def _keep(self, best: loop.Fit, cohort: Cohort, aligned: Aligned, weights: Weights) -> None:
+        columns = columns_of(cohort)
+        self.H_, self.V_, F = best.model
+        self.F_ = F if columns.n_static and len(F) else None
+        self.U_, self.W_ = best.patients.U, best.patients.W
+        self.offsets_, self.patient_ids_ = cohort.offsets, cohort.patient_ids
+        self.n_features_in_ = columns.n_features
+        self.feature_names_in_ = columns.feature_names
+        self.static_names_in_ = columns.static_names if self.F_ is not None else None
+        self.lam_eff_, self.mu_k_ = weights
+        self.empty_history_ = aligned.norms == 0
+        self.n_patients_, self.n_visits_ = len(cohort), int(cohort.offsets[-1])
+        self.n_empty_ = int(self.empty_history_.sum())
+        self.n_short_ = int(np.sum((np.diff(cohort.offsets) < self.rank) & ~self.empty_history_))
+        self.loss_curve_ = np.array(best.losses)
+        self.n_iter_ = len(best.losses)
+        self.outcome_ = str(best.outcome)
+        self.converged_ = best.outcome is loop.Outcome.CONVERGED
+        self.rmse_ = metrics.rmse(self, cohort)
+        self.cpi_ = metrics.cpi(self)
+
+    def _labelled(self, W: Array, cohort: Cohort) -> Any:
+        """Scores as set_output asks for them; patient ids become the index of a pandas frame."""
+        if _get_output_config("transform", self)["dense"] != "pandas":
+            return W
+        import pandas as pd
+
+        return pd.DataFrame(W, index=cohort.patient_ids, columns=self.get_feature_names_out())
+
+
+def static_weight(lam: float, weights: str, aligned: Aligned) -> float:
+    """λ_eff: a relative weight is a share of the visits' size against that of the static features."""
+    if weights == "absolute":
+        return float(lam)
+    size = float(np.sum(aligned.shard.static**2))
+    return lam * float(aligned.norms.sum()) / size if size > 0 else 0.0
+
+
+def patient_weights(mu: float, weights: str, norms: Array, rank: int) -> Array:
+    """μ_k: a relative weight is a share of the patient's own size, spread over the phenotypes."""
+    if weights == "relative":
+        return mu * norms / rank
+    return np.where(norms > 0, float(mu), 0.0)
