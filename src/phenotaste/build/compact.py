@@ -31,8 +31,8 @@ class Compact(NamedTuple):
     labels: "Table | None"  # patient, time: timestamp, value: float
     visits: "Table | None"  # patient, visit: the same int64 as in events, time: timestamp of the start
     facts: "Table | None"  # patient, time: timestamp, name, value: text, number: float
-    group_names: (
-        "pa.Table | None"  # vocabulary, code, name of ATC groups, whether or not their own code occurs
+    group_names: "pa.Table | None" = (
+        None  # vocabulary, code, name of ATC groups, also of codes that no event has
     )
 
 
