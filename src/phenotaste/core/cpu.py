@@ -12,12 +12,16 @@ from .patient import (
     add,
     advance,
     begin,
+    fetch,
+    hand_over,
     loss_after,
     losses,
     new_desk,
+    new_tally,
     read_visits,
     solve_scores,
 )
+from .products import multiply_transposed
 from .records import Array, Shard, Sums, Weights
 
 FIRST_REACH, REACH_GROWTH, LONGEST_REACH = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
@@ -34,7 +38,7 @@ def desk_for(shard: Shard, first: int, last: int, R: int) -> Desk:
 @njit(cache=True, nogil=True)
 def start(shard: Shard, first: int, last: int, model: Definitions, courses: Array) -> None:
     """The starting courses, from the patients' visits and the model."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
+    desk = desk_for(shard, first, last, courses.shape[1])
     for k in range(first, last):
         begin(shard, k, model, courses[shard.offsets[k] : shard.offsets[k + 1]], desk)
 
@@ -53,12 +57,15 @@ def step(
     sums: Sums,
 ) -> None:
     """The patient step: `courses` and `previous` updated in place, addends into `sums`."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
+    R = courses.shape[1]
+    desk = desk_for(shard, first, last, R)
+    tally = new_tally(sums.XU.shape[0], sums.AW.shape[0], R)
     for k in range(first, last):
         mu, U = weights.mu[k], courses[shard.offsets[k] : shard.offsets[k + 1]]
         before = previous[shard.offsets[k] : shard.offsets[k + 1]]
         norm = advance(shard, k, mu, model, U, before, reach, exact, desk)
-        add(shard, k, mu, norm, desk, sums)
+        add(shard, k, mu, norm, desk, tally)
+    hand_over(tally, model.lift, sums)
 
 
 @njit(cache=True, nogil=True)
@@ -74,18 +81,18 @@ def score(
     loss: Array,
 ) -> None:
     """Losses with the courses fixed, at the best scores (`solve`, written to W) or at those in W."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
+    R = courses.shape[1]
+    desk = desk_for(shard, first, last, R)
     for k in range(first, last):
         now = courses[shard.offsets[k] : shard.offsets[k + 1]]
-        U, B = desk.U[: len(now)], desk.B[: len(now)]
-        norm = read_visits(shard, k, model.V, B)
-        U[:] = now
+        norm = read_visits(shard, k, model.V, desk.B)
+        fetch(now, desk.U)
         if solve:
-            solve_scores(U, B, shard.static[k], model, desk)
-            W[k] = desk.w
+            solve_scores(desk.U, len(now), shard.static[k], model, desk)
+            W[k] = desk.w[:R]
         else:
-            np.dot(U.T, U, desk.G)
-            desk.w[:] = W[k]
+            multiply_transposed(desk.U, desk.U, R, len(now), desk.G)
+            desk.w[:R] = W[k]
         losses(shard, k, weights.mu[k], norm, model, desk, loss[k])
 
 
@@ -102,8 +109,8 @@ def project(
     max_iter: int,
 ) -> None:
     """Courses under a fixed model: start, then patient steps until each patient settles."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
-    previous = np.empty(desk.U.shape, courses.dtype)
+    desk = desk_for(shard, first, last, courses.shape[1])
+    previous = np.empty((desk.U.shape[0], courses.shape[1]), courses.dtype)
     for k in range(first, last):
         U = courses[shard.offsets[k] : shard.offsets[k + 1]]
         begin(shard, k, model, U, desk)

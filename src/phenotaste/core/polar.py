@@ -47,6 +47,15 @@ def inverse_root(C: Array, eigen: Eigen, out: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
+def long_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
+    """Q = M C^(-1/2) for at least as many visits as phenotypes."""
+    M = np.dot(U, H.T)
+    root = np.empty(H.shape)
+    inverse_root(np.dot(M.T, M), eigen, root)
+    np.dot(M, root, Q)
+
+
+@njit(cache=True, nogil=True)
 def short_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
     """Q itself for fewer visits than phenotypes, from M Mᵀ: the null space of C, mere noise there, never appears."""
     visits, R = U.shape

@@ -10,8 +10,9 @@ holds for shorter histories too (it is the squared Bures–Wasserstein distance 
 import numpy as np
 from scipy.optimize import nnls
 
+from .courses import SWEEPS
 from .model import unit_columns
-from .patient import FLAT, SWEEPS
+from .patient import FLAT
 from .polar import NOISE, SMALLEST
 from .records import Array, Model, Sums
 
