@@ -15,7 +15,7 @@ from .polar import SMALLEST, Eigen, long_polar, new_eigen, nuclear_norm, short_p
 from .products import add_transposed, multiply, multiply_transposed
 from .records import VECTOR, Array, Model, Shard, Sums
 from .root import Root, inverse_root_within, new_root
-from .simd import LANES, column, fma, load, load_some, matrix, positive, splat, store, store_some, whole
+from .simd import LANES, column, fma, load, load_some, matrix, positive, splat, store, store_some, transpose, whole
 from .tridiagonal import turn
 
 GUESSES = 6  # sweeps that guess which scores are positive, before they are solved exactly
@@ -55,9 +55,9 @@ class Desk(NamedTuple):
     work: Array
     turned: Array
     target: Array  # T = Hᵀ C^(-1/2) H, so that Q H = U T
-    square: Array  # R²: what is taken the root of
-    rooted: Array  # R²: its inverse root in the basis in which it is tridiagonal
-    side: Array  # R²: U with a row for each phenotype, for short histories
+    square: Array  # what is taken the root of
+    rooted: Array  # its inverse root in the basis in which it is tridiagonal
+    across: Array  # U with a row for each phenotype, for short histories
     w: Array  # R
     b: Array
     slopes: Array
@@ -121,9 +121,9 @@ def new_desk(visits: int, R: int) -> Desk:
         matrix(R, R),
         matrix(R, R),
         matrix(R, R),
-        column(whole(R) ** 2),
-        column(whole(R) ** 2),
-        column(whole(R) ** 2),
+        matrix(R, R),
+        matrix(R, R),
+        matrix(R, R),
         column(R),
         column(R),
         column(R),
@@ -243,7 +243,7 @@ def reach_ahead(courses: Array, previous: Array, reach: float, old: Array) -> No
             store_some(previous, (i, j), R - j, now)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk) -> None:
     """w: NNLS with Gram G∘VᵀV + λFᵀF and right-hand side colsum(U∘B) + λFᵀa; leaves G = UᵀU."""
     R = desk.passive.size
@@ -253,8 +253,7 @@ def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk
         for i in range(visits):
             b = fma(load(U, (i, j)), load(desk.B, (i, j)), b)
         for p in range(a.size):
-            if a[p] != 0.0:
-                b = fma(splat(model.lam * a[p]), load(model.F, (p, j)), b)
+            b = fma(splat(model.lam * a[p]), load(model.F, (p, j)), b)
         store(desk.b, j, b)
         store(desk.slopes, j, splat(0.0) - b)
         store(desk.w, j, splat(0.0))
@@ -268,7 +267,7 @@ def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk
     pivot(desk.gram, desk.b[:R], w, desk.passive, desk.solve)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk) -> None:
     """Where the uniqueness term pulls U: μ Q H. Q itself only where its C is too near to a singular one."""
     R = model.plain.shape[0]
@@ -299,48 +298,52 @@ def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk) -> Non
 
 
 @njit(cache=True, nogil=True)
+def clear_rows(square: Array, n: int) -> None:
+    """Zeros in the rows after the first n, up to whole vectors."""
+    for i in range(n, whole(n)):
+        for j in range(0, whole(n), LANES):
+            store(square, (i, j), splat(0.0))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
 def aim_long(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> bool:
     """Q H = U T with T = Hᵀ C^(-1/2) H and C = H (UᵀU) Hᵀ; False if C is too near to a singular matrix."""
-    side = whole(R)
-    C, root = desk.square.reshape(side, side), desk.rooted.reshape(side, side)
     multiply(model.H, desk.G, R, R, desk.work)
-    multiply(desk.work, model.HT, R, R, C)
-    C[R:] = 0.0
-    if not inverse_root_within(C, R, SMALLEST**2, desk.root, root):
+    multiply(desk.work, model.HT, R, R, desk.square)
+    clear_rows(desk.square, R)
+    if not inverse_root_within(desk.square, R, SMALLEST**2, desk.root, desk.rooted):
         return False
     for r in range(R):
-        for j in range(0, side, LANES):
+        for j in range(0, U.shape[1], LANES):
             store(desk.turned, (r, j), load(model.H, (r, j)))
     turn(desk.turned, R, desk.root.reduction, False)
-    multiply(root, desk.turned, R, R, desk.work)
+    multiply(desk.rooted, desk.turned, R, R, desk.work)
     multiply_transposed(desk.turned, desk.work, R, R, desk.target)
     multiply(U, desk.target, visits, R, desk.pull)
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def aim_short(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> bool:
     """Q H = (M Mᵀ)^(-1/2) M H with M = U Hᵀ, for fewer visits than phenotypes: M Mᵀ is smaller than C then."""
-    side = whole(visits)
-    across = desk.side[: whole(R) * side].reshape(whole(R), side)
-    MM = desk.square[: side * side].reshape(side, side)
-    root = desk.rooted[: side * side].reshape(side, side)
-    across[:] = 0.0
-    for i in range(visits):
-        for r in range(R):
-            across[r, i] = U[i, r]
+    for i in range(visits, whole(visits)):
+        for j in range(0, U.shape[1], LANES):
+            store(U, (i, j), splat(0.0))
+    for i in range(0, visits, LANES):
+        for j in range(0, U.shape[1], LANES):
+            transpose(U, (i, j), desk.across, (j, i))
     multiply(U, model.HH, visits, R, desk.right)
-    multiply(desk.right, across, visits, R, MM)
-    MM[visits:] = 0.0
-    if not inverse_root_within(MM, visits, SMALLEST**2, desk.root, root):
+    multiply(desk.right, desk.across, visits, R, desk.square)
+    clear_rows(desk.square, visits)
+    if not inverse_root_within(desk.square, visits, SMALLEST**2, desk.root, desk.rooted):
         return False
     turn(desk.right, visits, desk.root.reduction, False)
-    multiply(root, desk.right, visits, visits, desk.pull)
+    multiply(desk.rooted, desk.right, visits, visits, desk.pull)
     turn(desk.pull, visits, desk.root.reduction, True)
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def solve_courses(old: Array, visits: int, mu: float, exact: bool, model: Definitions, desk: Desk) -> None:
     """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H."""
     U, w, right = desk.U, desk.w, desk.right
@@ -361,7 +364,7 @@ def solve_courses(old: Array, visits: int, mu: float, exact: bool, model: Defini
         pivot(desk.gram, right[i, :R], U[i, :R], desk.passive, desk.solve)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def advance(
     shard: Shard,
     k: int,
@@ -391,11 +394,12 @@ def advance(
     for i in range(visits):
         for j in range(0, desk.U.shape[1], LANES):
             store_some(courses, (i, j), R - j, load(desk.U, (i, j)))
-            store(desk.U, (i, j), load_some(courses, (i, j), R - j))  # as stored, in float32 too
+    if courses.itemsize < desk.U.itemsize:  # what was stored, also when it is stored in float32
+        fetch(courses, desk.U)
     return norm
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def add(shard: Shard, k: int, mu: float, norm: float, desk: Desk, tally: Tally) -> None:
     """Add this patient to the sums, from what `advance` left on the desk."""
     first = shard.offsets[k]
@@ -415,22 +419,35 @@ def add(shard: Shard, k: int, mu: float, norm: float, desk: Desk, tally: Tally) 
             ww = f * load(w, j)
             store(tally.WW, (r, j), load(tally.WW, (r, j)) + ww)
             store(tally.UU, (r, j), fma(ww, load(G, (r, j)), load(tally.UU, (r, j))))
-    for i in range(visits):
-        for j in range(0, U.shape[1], LANES):
-            x = load(U, (i, j)) * load(w, j)
-            for n in range(shard.indptr[first + i], shard.indptr[first + i + 1]):
-                at = shard.indices[n], j
-                store(tally.XU, at, fma(splat(np.float64(shard.data[n])), x, load(tally.XU, at)))
+    add_visits(shard, first, visits, U, w, tally.XU)
     a = shard.static[k]
-    for p in range(a.size):
-        if a[p] != 0.0:
-            f = splat(a[p])
-            for j in range(0, U.shape[1], LANES):
-                store(tally.AW, (p, j), fma(f, load(w, j), load(tally.AW, (p, j))))
+    for j in range(0, U.shape[1], LANES):
+        x = load(w, j)
+        for p in range(a.size):
+            store(tally.AW, (p, j), fma(splat(a[p]), x, load(tally.AW, (p, j))))
     tally.scalars[0] += norm
     tally.scalars[1] += square_sum(a, 0, a.size)
     tally.scalars[2] += mu
     tally.scalars[3] += mu * size
+
+
+@njit(cache=True, nogil=True)
+def add_visits(shard: Shard, first: int, visits: int, U: Array, w: Array, XU: Array) -> None:
+    """XU += Xᵀ U diag(w), from the non-zeros alone."""
+    for i in range(visits):
+        start, end = shard.indptr[first + i], shard.indptr[first + i + 1]
+        for j in range(0, U.shape[1] - LANES, 2 * LANES):
+            x, y = load(U, (i, j)) * load(w, j), load(U, (i, j + LANES)) * load(w, j + LANES)
+            for n in range(start, end):
+                row, f = shard.indices[n], splat(np.float64(shard.data[n]))
+                store(XU, (row, j), fma(f, x, load(XU, (row, j))))
+                store(XU, (row, j + LANES), fma(f, y, load(XU, (row, j + LANES))))
+        if U.shape[1] % (2 * LANES):
+            j = U.shape[1] - LANES
+            x = load(U, (i, j)) * load(w, j)
+            for n in range(start, end):
+                row, f = shard.indices[n], splat(np.float64(shard.data[n]))
+                store(XU, (row, j), fma(f, x, load(XU, (row, j))))
 
 
 @njit(cache=True, nogil=True)

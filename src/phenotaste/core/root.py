@@ -79,7 +79,7 @@ def new_root(R: int) -> Root:
 def inverse_root_within(C: Array, n: int, floor: float, room: Root, out: Array) -> bool:
     """f(T) for the first n rows of C, with P left in room.reduction; False if eigenvalues below `floor` may be there.
 
-    C is overwritten, and must be zero beyond its first n rows and columns. False too for more spread than there are
+    C is overwritten, and must be zero beyond its first n rows and columns up to whole vectors. False too for more spread than there are
     poles for, and for what is not finite.
     """
     to_tridiagonal(C, n, room.reduction)

@@ -137,6 +137,49 @@ def masked(builder: Any, what: str, kind: Any, result: Any, values: list[Any]) -
 
 
 @operation
+def spread_from(typing: Any, array: Any, offset: Any) -> Any:
+    """One number of a C-contiguous array in every lane; the offset counts from its very first, row after row."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, values[0])
+        word = context.cast(builder, values[1], signature.args[1], types.intp)
+        return spread(builder, DOUBLES, builder.load(builder.gep(array.data, [word])))
+
+    return VECTOR(array, offset), code
+
+
+@operation
+def transpose(typing: Any, source: Any, at: Any, target: Any, to: Any) -> Any:
+    """The 8 × 8 block at source[at], turned over, into target[to]; both indices are pairs."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kinds, step = signature.args, ir.IntType(64)
+        first = place(context, builder, kinds[:2], values[:2])
+        width = builder.extract_value(context.make_array(kinds[0])(context, builder, values[0]).shape, 1)
+        rows = []
+        for i in range(LANES):
+            pointer = builder.gep(first, [builder.mul(width, ir.Constant(step, i))])
+            rows.append(builder.load(builder.bitcast(pointer, DOUBLES.as_pointer()), align=8))
+        for half in (4, 2, 1):  # swap the upper right and lower left quarter of ever smaller blocks
+            low = [i + (0 if i & half == 0 else LANES - half) for i in range(LANES)]
+            high = [i + (half if i & half == 0 else LANES) for i in range(LANES)]
+            kind = ir.VectorType(ir.IntType(32), LANES)
+            for i in range(LANES):
+                if i & half == 0:
+                    a, b = rows[i], rows[i + half]
+                    rows[i] = builder.shuffle_vector(a, b, ir.Constant(kind, low))
+                    rows[i + half] = builder.shuffle_vector(a, b, ir.Constant(kind, high))
+        first = place(context, builder, kinds[2:], values[2:])
+        width = builder.extract_value(context.make_array(kinds[2])(context, builder, values[2]).shape, 1)
+        for i in range(LANES):
+            pointer = builder.gep(first, [builder.mul(width, ir.Constant(step, i))])
+            builder.store(rows[i], builder.bitcast(pointer, DOUBLES.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(source, at, target, to), code
+
+
+@operation
 def splat(typing: Any, number: Any) -> Any:
     """One number in every lane."""
 

@@ -17,7 +17,7 @@ NOTHING = 1e-150  # a column this short is reduced already
 class Reduction(NamedTuple):
     """Room for one reduction of up to R × R, and its outcome."""
 
-    vectors: Array  # flat; row k is the v of reflection k, zero up to k; the last row is zero
+    vectors: Array  # R × R; row k is the v of reflection k, zero up to k; row whole(n) − 1 is zero
     strength: Array  # β
     diagonal: Array  # of T
     off: Array  # beside it
@@ -27,23 +27,18 @@ class Reduction(NamedTuple):
 @njit(cache=True, nogil=True)
 def new_reduction(R: int) -> Reduction:
     side = whole(R)
-    return Reduction(column(side * side), column(side), column(side), column(side), matrix(2, side))
+    return Reduction(matrix(side, side), column(side), column(side), column(side), matrix(2, side))
 
 
 @njit(cache=True, nogil=True)
 def to_tridiagonal(A: Array, n: int, to: Reduction) -> None:
-    """Reduce the first n rows and columns of A, which is overwritten and must be zero beyond them.
+    """Reduce the first n rows and columns of A, which is overwritten and must be zero from there to whole vectors.
 
     Reflection k changes row i by −v_i p − p_i v. The rows are changed while A is read for the next product A v, four
     at a time, so that A goes through the registers once a reflection.
     """
-    side = A.shape[0]
-    V = to.vectors[: side * side].reshape(side, side)
-    last, p, q = (
-        side - 1,
-        0,
-        1,
-    )  # rows of V and of the moves, by number: views of them would be counted references
+    side, V = whole(n), to.vectors
+    last, p, q = side - 1, 0, 1  # rows of V and of the moves, by number: a view would be a counted reference
     for j in range(0, side, LANES):
         store(V, (last, j), splat(0.0))
         store(to.moves, (p, j), splat(0.0))
@@ -54,16 +49,16 @@ def to_tridiagonal(A: Array, n: int, to: Reduction) -> None:
             by, along = load(to.moves, (p, j)), load(V, (last, j))
             store(A, (k, j), fma(left, by, fma(right, along, load(A, (k, j)))))
         to.diagonal[k] = A[k, k]
-        new_reflection(A, k, n, to, V)
-        advance(A, k, V, last, to.strength[k], to.moves, p, q)
+        new_reflection(A, k, n, to)
+        advance(A, side, k, V, last, to.strength[k], to.moves, p, q)
         last, p, q = k, q, p
     to.diagonal[n - 1] = A[n - 1, n - 1] - 2.0 * V[last, n - 1] * to.moves[p, n - 1]
 
 
 @njit(cache=True, nogil=True)
-def new_reflection(A: Array, k: int, n: int, to: Reduction, V: Array) -> None:
+def new_reflection(A: Array, k: int, n: int, to: Reduction) -> None:
     """v and β that turn row k of A, right of the diagonal, into its length at k + 1 and zeros."""
-    side = A.shape[0]
+    side, V = whole(n), to.vectors
     first = (k + 1) // LANES * LANES
     square = splat(0.0)
     for j in range(first, side, LANES):
@@ -84,28 +79,19 @@ def new_reflection(A: Array, k: int, n: int, to: Reduction, V: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
-def advance(A: Array, k: int, V: Array, last: int, beta: float, moves: Array, p: int, q: int) -> None:
+def advance(A: Array, side: int, k: int, V: Array, last: int, beta: float, moves: Array, p: int, q: int) -> None:
     """Change the rows after k by the last reflection, and leave the p of this one, β A v − ½ β² (vᵀAv) v, in row q.
 
     Its entries up to k are of no account: they only ever meet columns of A that are done with.
     """
-    side = A.shape[0]
     first = (k + 1) // LANES * LANES
     for j in range(first, side, LANES):
         store(moves, (q, j), splat(0.0))
     for i in range((k + 1) // 4 * 4, side, 4):
-        l0, l1, l2, l3 = (
-            splat(-V[last, i]),
-            splat(-V[last, i + 1]),
-            splat(-V[last, i + 2]),
-            splat(-V[last, i + 3]),
-        )
-        r0, r1, r2, r3 = (
-            splat(-moves[p, i]),
-            splat(-moves[p, i + 1]),
-            splat(-moves[p, i + 2]),
-            splat(-moves[p, i + 3]),
-        )
+        l0, l1 = splat(-V[last, i]), splat(-V[last, i + 1])
+        l2, l3 = splat(-V[last, i + 2]), splat(-V[last, i + 3])
+        r0, r1 = splat(-moves[p, i]), splat(-moves[p, i + 1])
+        r2, r3 = splat(-moves[p, i + 2]), splat(-moves[p, i + 3])
         g0, g1, g2, g3 = splat(V[k, i]), splat(V[k, i + 1]), splat(V[k, i + 2]), splat(V[k, i + 3])
         for j in range(first, side, LANES):
             by, along, found = load(moves, (p, j)), load(V, (last, j)), load(moves, (q, j))
@@ -129,10 +115,8 @@ def advance(A: Array, k: int, V: Array, last: int, beta: float, moves: Array, p:
 @njit(cache=True, nogil=True)
 def turn(X: Array, n: int, by: Reduction, back: bool) -> None:
     """X ← Pᵀ X, or P X with `back`, for the first n rows of X; sixteen columns at a time."""
-    side = whole(n)
-    V = by.vectors[: side * side].reshape(side, side)
     for j in range(0, X.shape[1], 2 * LANES):
-        turn_columns(X, n, V, by.strength, back, j, min(j + LANES, X.shape[1] - LANES))
+        turn_columns(X, n, by.vectors, by.strength, back, j, min(j + LANES, X.shape[1] - LANES))
 
 
 @njit(cache=True, nogil=True)
@@ -150,7 +134,8 @@ def turn_columns(X: Array, n: int, V: Array, strength: Array, back: bool, j: int
     x ← x − v₀y₀ᵀ − v₁y₁ᵀ with y₀ = β₀ xᵀv₀ and y₁ = β₁ (xᵀv₁ − (v₀ᵀv₁) y₀). The sums xᵀv of a pair are taken while the
     changes of the pair before are made.
     """
-    none = V.shape[0] - 1
+    side = whole(n)
+    none = side - 1
     zero = splat(0.0)
     y0, y1, z0, z1 = zero, zero, zero, zero
     k0, k1 = none, none
@@ -158,7 +143,7 @@ def turn_columns(X: Array, n: int, V: Array, strength: Array, back: bool, j: int
         m0, m1 = reflection_at(step, n - 2, back, none), reflection_at(step + 1, n - 2, back, none)
         low = min(min(k0, k1), min(m0, m1)) + 1
         both, s0, s1, t0, t1 = zero, zero, zero, zero, zero
-        for i in range(low // LANES * LANES, V.shape[0], LANES):
+        for i in range(low // LANES * LANES, side, LANES):
             both = fma(load(V, (m0, i)), load(V, (m1, i)), both)
         for i in range(low, n):
             c, d = splat(-V[k0, i]), splat(-V[k1, i])
