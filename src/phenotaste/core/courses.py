@@ -28,7 +28,6 @@ class Sweep(NamedTuple):
     right: Array  # R × TILE
 
 
-@njit(cache=True, nogil=True)
 def new_sweep(R: int) -> Sweep:
     return Sweep(matrix(R, R), column(R), np.zeros(R, np.int64), matrix(R, TILE), matrix(R, TILE))
 
@@ -57,7 +56,7 @@ def descend_courses(
                 transpose(room.now, (j, i), U, (start + i, j))
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def choose(w: Array, VV: Array, mu: float, room: Sweep) -> int:
     """−G and 1/G_rr of the phenotypes that have a score; returns how many there are."""
     m, R = 0, w.size
@@ -77,7 +76,7 @@ def choose(w: Array, VV: Array, mu: float, room: Sweep) -> int:
     return m
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def sweep(m: int, room: Sweep) -> None:
     """One sweep over all phenotypes chosen, for one tile of visits."""
     G, X, right, chosen, step = room.minus, room.now, room.right, room.chosen, room.step

@@ -63,7 +63,6 @@ class Solve(NamedTuple):
     kept: Array  # R: which unknowns are in the passive set
 
 
-@njit(cache=True, nogil=True)
 def new_solve(R: int) -> Solve:
     return Solve(matrix(R, R + 1), column(R + 1), column(R), np.zeros(R, np.int64))
 
@@ -99,7 +98,7 @@ def solve_chosen(G: Array, b: Array, passive: Array, x: Array, room: Solve) -> N
         x[kept[k]] = found[k]
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def eliminate(A: Array, k: int, m: int, width: int, inverse: float) -> None:
     """Take row k off the rows below it, right of their diagonals, two at a time."""
     i = k + 1
@@ -128,7 +127,7 @@ def slope(G: Array, b: Array, x: Array, r: int) -> float:
     return value if abs(value) > ROUNDING * size else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def wants_in(G: Array, b: Array, x: Array, r: int) -> bool:
     return G[r, r] > TINY and slope(G, b, x, r) < 0.0
 
@@ -226,7 +225,7 @@ def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
         for r in range(x.size):
             if G[r, r] <= TINY:
                 continue
-            move = max(-x[r], -gradient[r] / G[r, r])
+            move = max(-x[r], -gradient[r] * (1.0 / G[r, r]))  # the division need not wait for the gradient
             if move != 0.0:
                 x[r] += move
                 gain += move * move * G[r, r]
@@ -236,24 +235,30 @@ def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
     return gain
 
 
-@njit(cache=True, nogil=True)
 def rows_by_pivoting(G: Array, B: Array, X: Array) -> None:
     """Solve every row of X exactly: minimise over X ≥ 0 with Gram G and right-hand sides B."""
+    pivot_rows(G, B, X, np.empty(len(G), np.bool_), new_solve(len(G)))
+
+
+@njit(cache=True, nogil=True)
+def pivot_rows(G: Array, B: Array, X: Array, passive: Array, room: Solve) -> None:
     n, R = X.shape
-    room = new_solve(R)
-    passive = np.empty(R, np.bool_)
     for i in range(n):
         for r in range(R):
             passive[r] = X[i, r] > 0.0
         pivot(G, B[i], X[i], passive, room)
 
 
-@njit(cache=True, nogil=True)
 def rows_by_descent(G: Array, B: Array, X: Array, sweeps: int, tol: float) -> None:
     """Improve every row of X by coordinate descent, until a sweep gains less than tol² of the row's size."""
+    padded = matrix(*G.shape)
+    padded[: len(G), : len(G)] = G
+    descend_rows(padded, B, X, sweeps, tol, column(len(G)))
+
+
+@njit(cache=True, nogil=True)
+def descend_rows(G: Array, B: Array, X: Array, sweeps: int, tol: float, gradient: Array) -> None:
     n, R = X.shape
-    padded, gradient = matrix(R, R), column(R)
-    padded[:R, :R] = G
     for i in range(n):
         for r in range(R):
             value = -B[i, r]
@@ -261,7 +266,7 @@ def rows_by_descent(G: Array, B: Array, X: Array, sweeps: int, tol: float) -> No
                 value += G[r, s] * X[i, s]
             gradient[r] = value
         for _ in range(sweeps):
-            gain = descend(padded, gradient, X[i], 1)
+            gain = descend(G, gradient, X[i], 1)
             size = 0.0
             for r in range(R):
                 size += G[r, r] * X[i, r] * X[i, r]

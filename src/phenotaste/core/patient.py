@@ -15,7 +15,20 @@ from .polar import SMALLEST, Eigen, long_polar, new_eigen, nuclear_norm, short_p
 from .products import add_transposed, multiply, multiply_transposed
 from .records import VECTOR, Array, Model, Shard, Sums
 from .root import Root, inverse_root_within, new_root
-from .simd import LANES, column, fma, load, load_some, matrix, positive, splat, store, store_some, transpose, whole
+from .simd import (
+    LANES,
+    column,
+    fma,
+    load,
+    load_some,
+    matrix,
+    positive,
+    splat,
+    store,
+    store_some,
+    transpose,
+    whole,
+)
 from .tridiagonal import turn
 
 GUESSES = 6  # sweeps that guess which scores are positive, before they are solved exactly
@@ -106,7 +119,6 @@ def padded(M: Array) -> Array:
     return room
 
 
-@njit(cache=True, nogil=True)
 def new_desk(visits: int, R: int) -> Desk:
     return Desk(
         matrix(visits, R),
@@ -135,7 +147,6 @@ def new_desk(visits: int, R: int) -> Desk:
     )
 
 
-@njit(cache=True, nogil=True)
 def new_tally(n_features: int, n_static: int, R: int) -> Tally:
     return Tally(
         matrix(R, R),
@@ -148,15 +159,14 @@ def new_tally(n_features: int, n_static: int, R: int) -> Tally:
     )
 
 
-@njit(cache=True, nogil=True)
 def hand_over(tally: Tally, lift: Array, sums: Sums) -> None:
     """Add what was tallied to the sums."""
-    R = lift.shape[0]
+    R = len(lift)
     sums.UU[:] += tally.UU[:R, :R]
-    sums.XU[:] += tally.XU[: sums.XU.shape[0], :R]
+    sums.XU[:] += tally.XU[: len(sums.XU), :R]
     sums.WW[:] += tally.WW[:R, :R]
-    sums.AW[:] += tally.AW[: sums.AW.shape[0], :R]
-    sums.QU[:] += tally.QU[:R, :R] + lift @ np.ascontiguousarray(tally.pulls[:R, :R])
+    sums.AW[:] += tally.AW[: len(sums.AW), :R]
+    sums.QU[:] += tally.QU[:R, :R] + lift @ tally.pulls[:R, :R]
     sums.scalars[:] += tally.scalars
 
 
@@ -187,7 +197,7 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
     return square_sum(shard.data, shard.indptr[start], shard.indptr[end])
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def start_courses(B: Array, U: Array, visits: int, R: int) -> None:
     """A start that needs no chance: the phenotype's share of each visit, plus cosines to keep full rank."""
     for r in range(R):
@@ -208,7 +218,7 @@ def start_courses(B: Array, U: Array, visits: int, R: int) -> None:
             U[i, r] /= norm
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def begin(shard: Shard, k: int, model: Definitions, courses: Array, desk: Desk) -> None:
     """The starting courses of a patient, from the visits and the model."""
     visits, R = courses.shape
@@ -228,9 +238,9 @@ def fetch(courses: Array, U: Array) -> None:
             store(U, (i, j), load_some(courses, (i, j), R - j))
 
 
-@njit(cache=True, nogil=True)
-def reach_ahead(courses: Array, previous: Array, reach: float, old: Array) -> None:
-    """max(0, U + reach·(U − previous)) into `old`, and the courses as they are into `previous`."""
+@njit(inline="always")
+def reach_ahead(courses: Array, before: Array, reach: float, old: Array) -> None:
+    """max(0, U + reach·(U − before)), from where the step sets out."""
     visits, R = courses.shape
     f = splat(reach)
     for i in range(visits):
@@ -238,12 +248,11 @@ def reach_ahead(courses: Array, previous: Array, reach: float, old: Array) -> No
             now = load_some(courses, (i, j), R - j)
             ahead = now
             if reach > 0.0:
-                ahead = positive(fma(f, now - load_some(previous, (i, j), R - j), now))
+                ahead = positive(fma(f, now - load_some(before, (i, j), R - j), now))
             store(old, (i, j), ahead)
-            store_some(previous, (i, j), R - j, now)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(cache=True, nogil=True)
 def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk) -> None:
     """w: NNLS with Gram G∘VᵀV + λFᵀF and right-hand side colsum(U∘B) + λFᵀa; leaves G = UᵀU."""
     R = desk.passive.size
@@ -267,7 +276,7 @@ def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk
     pivot(desk.gram, desk.b[:R], w, desk.passive, desk.solve)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(inline="always")
 def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk) -> None:
     """Where the uniqueness term pulls U: μ Q H. Q itself only where its C is too near to a singular one."""
     R = model.plain.shape[0]
@@ -297,7 +306,7 @@ def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk) -> Non
     desk.pull[:visits, :R] = Q @ model.plain
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def clear_rows(square: Array, n: int) -> None:
     """Zeros in the rows after the first n, up to whole vectors."""
     for i in range(n, whole(n)):
@@ -305,7 +314,7 @@ def clear_rows(square: Array, n: int) -> None:
             store(square, (i, j), splat(0.0))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(inline="always")
 def aim_long(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> bool:
     """Q H = U T with T = Hᵀ C^(-1/2) H and C = H (UᵀU) Hᵀ; False if C is too near to a singular matrix."""
     multiply(model.H, desk.G, R, R, desk.work)
@@ -323,7 +332,7 @@ def aim_long(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> b
     return True
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(inline="always")
 def aim_short(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> bool:
     """Q H = (M Mᵀ)^(-1/2) M H with M = U Hᵀ, for fewer visits than phenotypes: M Mᵀ is smaller than C then."""
     for i in range(visits, whole(visits)):
@@ -343,7 +352,7 @@ def aim_short(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> 
     return True
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(inline="always")
 def solve_courses(old: Array, visits: int, mu: float, exact: bool, model: Definitions, desk: Desk) -> None:
     """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H."""
     U, w, right = desk.U, desk.w, desk.right
@@ -364,42 +373,42 @@ def solve_courses(old: Array, visits: int, mu: float, exact: bool, model: Defini
         pivot(desk.gram, right[i, :R], U[i, :R], desk.passive, desk.solve)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(inline="always")
 def advance(
     shard: Shard,
     k: int,
     mu: float,
     model: Definitions,
     courses: Array,
-    previous: Array,
+    other: Array,
     reach: float,
     exact: bool,
     desk: Desk,
 ) -> float:
-    """One patient step: w, then Q, then U; `courses` gets the new U and `previous` the one before.
+    """One patient step: w, then Q, then U; `other` holds the courses before these and gets the new ones.
 
-    With `reach` the step sets out from max(0, U + reach·(U − previous)). Returns ‖X_k‖², and leaves U, old, B, w
+    With `reach` the step sets out from max(0, U + reach·(U − before)). Returns ‖X_k‖², and leaves U, old, B, w
     and what Q pulls to on the desk, so that the addends can be taken from there.
     """
     visits, R = courses.shape
     norm = read_visits(shard, k, model.V, desk.B)
-    reach_ahead(courses, previous, reach, desk.old)
+    reach_ahead(courses, other, reach, desk.old)
     solve_scores(desk.old, visits, shard.static[k], model, desk)
     if norm == 0.0:  # no history: scores from the static features alone
-        courses[:] = 0.0
+        other[:] = 0.0
         desk.U[:visits] = 0.0
         return norm
     aim(desk.old, visits, mu, model, desk)
     solve_courses(desk.old, visits, mu, exact, model, desk)
     for i in range(visits):
         for j in range(0, desk.U.shape[1], LANES):
-            store_some(courses, (i, j), R - j, load(desk.U, (i, j)))
-    if courses.itemsize < desk.U.itemsize:  # what was stored, also when it is stored in float32
-        fetch(courses, desk.U)
+            store_some(other, (i, j), R - j, load(desk.U, (i, j)))
+    if other.itemsize < desk.U.itemsize:  # what was stored, also when it is stored in float32
+        fetch(other, desk.U)
     return norm
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(inline="always")
 def add(shard: Shard, k: int, mu: float, norm: float, desk: Desk, tally: Tally) -> None:
     """Add this patient to the sums, from what `advance` left on the desk."""
     first = shard.offsets[k]
@@ -431,7 +440,7 @@ def add(shard: Shard, k: int, mu: float, norm: float, desk: Desk, tally: Tally) 
     tally.scalars[3] += mu * size
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def add_visits(shard: Shard, first: int, visits: int, U: Array, w: Array, XU: Array) -> None:
     """XU += Xᵀ U diag(w), from the non-zeros alone."""
     for i in range(visits):
@@ -450,7 +459,7 @@ def add_visits(shard: Shard, first: int, visits: int, U: Array, w: Array, XU: Ar
                 store(XU, (row, j), fma(f, x, load(XU, (row, j))))
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def loss_after(shard: Shard, k: int, mu: float, norm: float, model: Definitions, desk: Desk) -> float:
     """A patient's whole loss after `advance`: the new U with the w and Q it was solved for."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
@@ -490,7 +499,7 @@ def static_loss(a: Array, model: Definitions, w: Array) -> float:
     return 0.5 * model.lam * loss
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def residual(shard: Shard, k: int, n_features: int, V: Array, U: Array, w: Array) -> float:
     """‖X_k − U diag(w) Vᵀ‖², entry by entry."""
     first, last = shard.offsets[k], shard.offsets[k + 1]
@@ -509,7 +518,7 @@ def residual(shard: Shard, k: int, n_features: int, V: Array, U: Array, w: Array
     return loss
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def losses(shard: Shard, k: int, mu: float, norm: float, model: Definitions, desk: Desk, loss: Array) -> None:
     """The three parts of a patient's loss, with the best Q, for the U, B, G and w that are on the desk."""
     visits = shard.offsets[k + 1] - shard.offsets[k]

@@ -70,7 +70,6 @@ class Root(NamedTuple):
     checks: Array
 
 
-@njit(cache=True, nogil=True)
 def new_root(R: int) -> Root:
     return Root(new_reduction(R), matrix(R, max(POLES)), matrix(R, max(POLES)), column(LANES))
 
@@ -79,8 +78,8 @@ def new_root(R: int) -> Root:
 def inverse_root_within(C: Array, n: int, floor: float, room: Root, out: Array) -> bool:
     """f(T) for the first n rows of C, with P left in room.reduction; False if eigenvalues below `floor` may be there.
 
-    C is overwritten, and must be zero beyond its first n rows and columns up to whole vectors. False too for more spread than there are
-    poles for, and for what is not finite.
+    C is overwritten, and must be zero beyond its first n rows and columns up to whole vectors. False too for more
+    spread than there are poles for, and for what is not finite.
     """
     to_tridiagonal(C, n, room.reduction)
     d, e = room.reduction.diagonal, room.reduction.off
@@ -96,7 +95,7 @@ def inverse_root_within(C: Array, n: int, floor: float, room: Root, out: Array) 
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def fewest_poles(d: Array, e: Array, n: int, top: float, floor: float, checks: Array) -> int:
     """The first table whose interval holds all eigenvalues of T, since T less its lower end has pivots > 0; else −1."""
     end = splat(top) * load(LEAST, 0)
@@ -112,7 +111,7 @@ def fewest_poles(d: Array, e: Array, n: int, top: float, floor: float, checks: A
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def inverses(d: Array, e: Array, n: int, top: float, table: int, room: Root) -> None:
     """What all entries of w (T + s)⁻¹ follow from: its diagonal, and the ratio of an entry to the one left of it.
 
@@ -138,7 +137,7 @@ def inverses(d: Array, e: Array, n: int, top: float, table: int, room: Root) -> 
             store(diagonals, (i, p), entry)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def add_up(n: int, count: int, room: Root, out: Array) -> None:
     """Σ_p w_p (T + s_p)⁻¹: eight columns of eight inverses at a time, row by row from their diagonal on."""
     ratio, diagonal = room.ratios, room.diagonals

@@ -281,22 +281,20 @@ define(operator.mul, "fmul")
 define(operator.truediv, "fdiv")
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def whole(n: int) -> int:
     """n rounded up to whole vectors."""
     return (n + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True)
 def matrix(rows: int, columns: int) -> Array:
     """Zeros, padded to whole vectors, on a boundary of cache lines: a vector across two of them takes twice as long."""
-    rows, columns = whole(rows), whole(columns)
+    rows, columns = -(-rows // LANES) * LANES, -(-columns // LANES) * LANES
     room = np.zeros(rows * columns + LANES)
-    skip = (-room.ctypes.data) % (8 * LANES) // 8
+    skip = -room.ctypes.data % (8 * LANES) // 8
     return room[skip : skip + rows * columns].reshape(rows, columns)
 
 
-@njit(cache=True, nogil=True)
 def column(n: int) -> Array:
     """The same in one dimension."""
-    return matrix(1, n)[0]
+    return matrix(LANES, n)[0]

@@ -24,7 +24,6 @@ class Reduction(NamedTuple):
     moves: Array  # 2 × R
 
 
-@njit(cache=True, nogil=True)
 def new_reduction(R: int) -> Reduction:
     side = whole(R)
     return Reduction(matrix(side, side), column(side), column(side), column(side), matrix(2, side))
@@ -55,7 +54,7 @@ def to_tridiagonal(A: Array, n: int, to: Reduction) -> None:
     to.diagonal[n - 1] = A[n - 1, n - 1] - 2.0 * V[last, n - 1] * to.moves[p, n - 1]
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def new_reflection(A: Array, k: int, n: int, to: Reduction) -> None:
     """v and β that turn row k of A, right of the diagonal, into its length at k + 1 and zeros."""
     side, V = whole(n), to.vectors
@@ -78,8 +77,10 @@ def new_reflection(A: Array, k: int, n: int, to: Reduction) -> None:
         store(V, (k, j), replaced(after(load(A, (k, j)), k - j), k + 1 - j, head - turned))
 
 
-@njit(cache=True, nogil=True)
-def advance(A: Array, side: int, k: int, V: Array, last: int, beta: float, moves: Array, p: int, q: int) -> None:
+@njit(inline="always")
+def advance(
+    A: Array, side: int, k: int, V: Array, last: int, beta: float, moves: Array, p: int, q: int
+) -> None:
     """Change the rows after k by the last reflection, and leave the p of this one, β A v − ½ β² (vᵀAv) v, in row q.
 
     Its entries up to k are of no account: they only ever meet columns of A that are done with.
@@ -119,7 +120,7 @@ def turn(X: Array, n: int, by: Reduction, back: bool) -> None:
         turn_columns(X, n, by.vectors, by.strength, back, j, min(j + LANES, X.shape[1] - LANES))
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def reflection_at(step: int, count: int, back: bool, none: int) -> int:
     """Which reflection comes at this step; `none` when all are done."""
     if step >= count:
