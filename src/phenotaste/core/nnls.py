@@ -77,12 +77,16 @@ def solve_chosen(G: Array, b: Array, passive: Array, x: Array, room: Solve) -> N
         if passive[r]:
             kept[m] = r
             m += 1
+    width = whole(m + 1)
     for i in range(m):
         r = kept[i]
+        for j in range(i // LANES * LANES, i):
+            A[i, j] = 0.0  # met by zeros only, so it must be a number
         for j in range(i, m):
             A[i, j] = G[r, kept[j]]
         A[i, m] = b[r]
-    width = whole(m + 1)
+        for j in range(m + 1, width):
+            A[i, j] = 0.0
     for k in range(m):
         pivot = A[k, k]
         inverse[k] = 1.0 / pivot if pivot > max(DEPENDENT * G[kept[k], kept[k]], TINY) else 0.0
