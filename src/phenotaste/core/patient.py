@@ -25,7 +25,6 @@ from .simd import (
     positive,
     splat,
     store,
-    store_some,
     transpose,
     whole,
 )
@@ -401,8 +400,8 @@ def advance(
     aim(desk.old, visits, mu, model, desk)
     solve_courses(desk.old, visits, mu, exact, model, desk)
     for i in range(visits):
-        for j in range(0, desk.U.shape[1], LANES):
-            store_some(other, (i, j), R - j, load(desk.U, (i, j)))
+        for r in range(R):
+            other[i, r] = desk.U[i, r]
     if other.itemsize < desk.U.itemsize:  # what was stored, also when it is stored in float32
         fetch(other, desk.U)
     return norm

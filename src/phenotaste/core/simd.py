@@ -99,41 +99,20 @@ def load_some(typing: Any, array: Any, index: Any, count: Any) -> Any:
         kind = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
         pointer = builder.bitcast(place(context, builder, signature.args, values), kind.as_pointer())
         mask = below(context, builder, signature.args[2], values[2])
-        zeros = ir.Constant(kind, [0.0] * LANES)
-        found = masked(builder, "load", kind, kind, [pointer, mask, zeros])
+        size, zeros = context.get_abi_sizeof(kind.element), ir.Constant(kind, [0.0] * LANES)
+        given = [pointer, ir.Constant(ir.IntType(32), size), mask, zeros]
+        shape = ir.FunctionType(kind, [value.type for value in given])
+        name = f"llvm.masked.load.v8f{8 * size}.p0"
+        found = builder.call(cgutils.get_or_insert_function(builder.module, shape, name), given)
         return found if kind == DOUBLES else builder.fpext(found, DOUBLES)
 
     return VECTOR(array, index, count), code
-
-
-@operation
-def store_some(typing: Any, array: Any, index: Any, count: Any, vector: Any) -> Any:
-    """Write the first `count` numbers of the vector from array[index] on, to float32 too."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kind = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
-        pointer = builder.bitcast(place(context, builder, signature.args, values), kind.as_pointer())
-        mask = below(context, builder, signature.args[2], values[2])
-        vector = values[3] if kind == DOUBLES else builder.fptrunc(values[3], kind)
-        masked(builder, "store", kind, ir.VoidType(), [vector, pointer, mask])
-        return context.get_dummy_value()
-
-    return types.void(array, index, count, vector), code
 
 
 def below(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """Which lanes come before this one."""
     wide = spread(builder, WORDS, context.cast(builder, value, kind, types.intp))
     return builder.icmp_signed("<", COUNT, wide)
-
-
-def masked(builder: Any, what: str, kind: Any, result: Any, values: list[Any]) -> Any:
-    """LLVM's masked load or store, for elements that lie where numbers of their size may lie."""
-    size = ir.Constant(ir.IntType(32), 4 if isinstance(kind.element, ir.FloatType) else 8)
-    values.insert(len(values) - (1 if what == "store" else 2), size)
-    name = f"llvm.masked.{what}.v8f{8 * size.constant}.p0"
-    shape = ir.FunctionType(result, [value.type for value in values])
-    return builder.call(cgutils.get_or_insert_function(builder.module, shape, name), values)
 
 
 @operation
