@@ -30,7 +30,7 @@ from .simd import (
 )
 from .tridiagonal import turn
 
-GUESSES = 6  # sweeps that guess which scores are positive, before they are solved exactly
+GUESSES = 4  # sweeps that guess which scores are positive, before they are solved exactly
 FLAT = 1e-6  # a cosine that vanishes at every visit (r = 2·visits) is replaced by a constant
 CANCELLED = 1e-3  # below this share of ‖X‖² the expanded loss has lost digits: take the residual itself
 SOUND = 1e-5  # H may be inverted where its smallest singular value is at least this share of the largest

@@ -26,7 +26,6 @@ class Eigen(NamedTuple):
     scratch: Array  # 3 × R
 
 
-@njit(cache=True, nogil=True)
 def new_eigen(R: int) -> Eigen:
     return Eigen(np.empty(R * R), np.empty(R * R), np.empty(R * R), np.empty(R), np.empty((3, R)))
 
