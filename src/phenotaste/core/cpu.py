@@ -9,32 +9,25 @@ from numba import njit
 from .patient import (
     Definitions,
     Desk,
+    Tally,
     add,
     advance,
     begin,
+    fetch,
     loss_after,
     losses,
-    new_desk,
     read_visits,
     solve_scores,
 )
-from .records import Array, Shard, Sums, Weights
+from .products import multiply_transposed
+from .records import Array, Shard, Weights
 
 FIRST_REACH, REACH_GROWTH, LONGEST_REACH = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
 
 
 @njit(cache=True, nogil=True)
-def desk_for(shard: Shard, first: int, last: int, R: int) -> Desk:
-    visits = 1
-    for k in range(first, last):
-        visits = max(visits, shard.offsets[k + 1] - shard.offsets[k])
-    return new_desk(visits, R)
-
-
-@njit(cache=True, nogil=True)
-def start(shard: Shard, first: int, last: int, model: Definitions, courses: Array) -> None:
+def start(shard: Shard, first: int, last: int, model: Definitions, courses: Array, desk: Desk) -> None:
     """The starting courses, from the patients' visits and the model."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
     for k in range(first, last):
         begin(shard, k, model, courses[shard.offsets[k] : shard.offsets[k + 1]], desk)
 
@@ -47,18 +40,18 @@ def step(
     weights: Weights,
     model: Definitions,
     courses: Array,
-    previous: Array,
+    other: Array,
     reach: float,
     exact: bool,
-    sums: Sums,
+    desk: Desk,
+    tally: Tally,
 ) -> None:
-    """The patient step: `courses` and `previous` updated in place, addends into `sums`."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
+    """The patient step: `other` has the courses before these and gets the new ones, addends go into `tally`."""
     for k in range(first, last):
         mu, U = weights.mu[k], courses[shard.offsets[k] : shard.offsets[k + 1]]
-        before = previous[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = advance(shard, k, mu, model, U, before, reach, exact, desk)
-        add(shard, k, mu, norm, desk, sums)
+        new = other[shard.offsets[k] : shard.offsets[k + 1]]
+        norm = advance(shard, k, mu, model, U, new, reach, exact, desk)
+        add(shard, k, mu, norm, desk, tally)
 
 
 @njit(cache=True, nogil=True)
@@ -72,21 +65,55 @@ def score(
     W: Array,
     solve: bool,
     loss: Array,
+    desk: Desk,
 ) -> None:
     """Losses with the courses fixed, at the best scores (`solve`, written to W) or at those in W."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
+    R = courses.shape[1]
     for k in range(first, last):
         now = courses[shard.offsets[k] : shard.offsets[k + 1]]
-        U, B = desk.U[: len(now)], desk.B[: len(now)]
-        norm = read_visits(shard, k, model.V, B)
-        U[:] = now
+        norm = read_visits(shard, k, model.V, desk.B)
+        fetch(now, desk.U)
         if solve:
-            solve_scores(U, B, shard.static[k], model, desk)
-            W[k] = desk.w
+            solve_scores(desk.U, len(now), shard.static[k], model, desk)
+            W[k] = desk.w[:R]
         else:
-            np.dot(U.T, U, desk.G)
-            desk.w[:] = W[k]
+            multiply_transposed(desk.U, desk.U, R, len(now), desk.G)
+            desk.w[:R] = W[k]
         losses(shard, k, weights.mu[k], norm, model, desk, loss[k])
+
+
+@njit(inline="always")
+def settle(
+    shard: Shard,
+    k: int,
+    mu: float,
+    model: Definitions,
+    U: Array,
+    other: Array,
+    exact: bool,
+    tol: float,
+    max_iter: int,
+    desk: Desk,
+) -> None:
+    """Patient steps for one patient until its loss stops falling, reaching ahead as `loop.fit` does."""
+    before, reach, longer = np.inf, 0.0, FIRST_REACH
+    here, there, moved = U, other, False
+    for _ in range(max_iter):
+        norm = advance(shard, k, mu, model, here, there, reach, exact, desk)
+        if norm == 0.0:
+            break  # U is zero already
+        loss = loss_after(shard, k, mu, norm, model, desk)
+        if loss > before and reach > 0.0:  # reached too far: stay here and take a plain step
+            longer, reach = longer / 2, 0.0
+            continue
+        here, there, moved = there, here, not moved
+        if before - loss < tol * max(loss, 1e-12 * norm):
+            break
+        reach = longer
+        longer = min(longer * REACH_GROWTH, LONGEST_REACH)
+        before = loss
+    if moved:
+        U[:] = here
 
 
 @njit(cache=True, nogil=True)
@@ -100,45 +127,14 @@ def project(
     exact: bool,
     tol: float,
     max_iter: int,
+    desk: Desk,
 ) -> None:
     """Courses under a fixed model: start, then patient steps until each patient settles."""
-    desk = desk_for(shard, first, last, model.V.shape[1])
-    previous = np.empty(desk.U.shape, courses.dtype)
+    other = np.empty((desk.U.shape[0], courses.shape[1]), courses.dtype)
     for k in range(first, last):
         U = courses[shard.offsets[k] : shard.offsets[k + 1]]
         begin(shard, k, model, U, desk)
-        settle(shard, k, weights.mu[k], model, U, previous[: len(U)], exact, tol, max_iter, desk)
-
-
-@njit(cache=True, nogil=True)
-def settle(
-    shard: Shard,
-    k: int,
-    mu: float,
-    model: Definitions,
-    U: Array,
-    previous: Array,
-    exact: bool,
-    tol: float,
-    max_iter: int,
-    desk: Desk,
-) -> None:
-    """Patient steps for one patient until its loss stops falling, reaching ahead as `loop.fit` does."""
-    before, reach, longer = np.inf, 0.0, FIRST_REACH
-    for _ in range(max_iter):
-        norm = advance(shard, k, mu, model, U, previous, reach, exact, desk)
-        if norm == 0.0:
-            return
-        loss = loss_after(shard, k, mu, norm, model, desk)
-        if loss > before and reach > 0.0:  # reached too far: go back and take a plain step
-            U[:] = previous
-            longer, reach = longer / 2, 0.0
-            continue
-        if before - loss < tol * max(loss, 1e-12 * norm):
-            return
-        reach = longer
-        longer = min(longer * REACH_GROWTH, LONGEST_REACH)
-        before = loss
+        settle(shard, k, weights.mu[k], model, U, other[: len(U)], exact, tol, max_iter, desk)
 
 
 @njit(cache=True, nogil=True)

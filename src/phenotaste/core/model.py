@@ -6,6 +6,7 @@ from .nnls import rows_by_descent, rows_by_pivoting
 from .records import Array, Model, Sums
 
 FAINT = 1e-9  # scores this small beside the largest phenotype's leave their column of F as it is
+NOISE = 1e-13  # share of ‖X‖ or ‖A‖ below which a phenotype's part in it is rounding
 DESCENT = 200, 1e-9  # sweeps at most, and the gain (as a share of a row's size) that ends them
 
 
@@ -16,8 +17,8 @@ def model_step(sums: Sums, model: Model, lam: float, *, normalize: bool, exact: 
     the scores: the next patient step solves for those anew, so only F has to be told.
     """
     H = solve_H(sums, model.H, normalize)
-    V = solve_rows(sums.UU, sums.XU, model.V, exact)
-    F = solve_static(sums.WW, sums.AW, model.F, exact)
+    V = without_noise(solve_rows(sums.UU, sums.XU, model.V, exact), model.V, sums.UU, sums.scalars[0])
+    F = without_noise(solve_static(sums.WW, sums.AW, model.F, exact), model.F, sums.WW, sums.scalars[1])
     loss = objective(sums, Model(H, V, F), lam)
     if normalize:
         norms = np.linalg.norm(V, axis=0)
@@ -44,6 +45,16 @@ def solve_rows(gram: Array, right: Array, warm: Array, exact: bool) -> Array:
     else:
         rows_by_descent(gram, right, rows, *DESCENT)
     return rows
+
+
+def without_noise(found: Array, before: Array, gram: Array, size: float) -> Array:
+    """Columns whose part in data of this size is mere rounding become zero: at unit norm they would pass for real.
+
+    Where nobody's scores could tell either way the column stays as it was, so that it can come back.
+    """
+    least = NOISE**2 * size / np.maximum(np.diagonal(gram), np.finfo(float).tiny)
+    noise, unseen = (np.sum(factor**2, axis=0) <= least for factor in (found, before))
+    return np.where(noise, np.where(unseen, before, 0.0), found)
 
 
 def solve_static(WW: Array, AW: Array, F: Array, exact: bool) -> Array:

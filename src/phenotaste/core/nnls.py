@@ -1,13 +1,16 @@
 """Non-negative least squares from a Gram matrix: minimise ½ xᵀGx − bᵀx over x ≥ 0.
 
 `pivot` is block principal pivoting (Kim & Park 2011), exact; `descend` is coordinate descent on the kept
-gradient. Both work in place; `descend_columns` is the latter for many right-hand sides at once.
+gradient. Both work in place.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from .records import VECTOR, Array
+from .simd import LANES, column, fma, load, matrix, splat, store, total, whole
 
 FULL_EXCHANGES = 3  # how many block exchanges may fail to help before single ones take over
 DEPENDENT = 1e-13  # a pivot this small, relative to its diagonal, marks a linearly dependent column
@@ -51,6 +54,71 @@ def solve_passive(G: Array, b: Array, passive: Array, x: Array, L: Array, kept: 
         x[kept[i]] = value / L[i, i]
 
 
+class Solve(NamedTuple):
+    """Room for one exact solution in up to R unknowns."""
+
+    rows: Array  # R × (R + 1): the equations of the passive set, in upper triangular form once eliminated
+    found: Array  # R: what is solved already
+    inverse: Array  # R: 1 / pivot, or zero for a dependent column
+    kept: Array  # R: which unknowns are in the passive set
+
+
+def new_solve(R: int) -> Solve:
+    return Solve(matrix(R, R + 1), column(R + 1), column(R), np.zeros(R, np.int64))
+
+
+@njit(cache=True, nogil=True)
+def solve_chosen(G: Array, b: Array, passive: Array, x: Array, room: Solve) -> None:
+    """What `solve_passive` does, by elimination on whole rows: some five times as fast."""
+    A, kept, inverse, found = room.rows, room.kept, room.inverse, room.found
+    m = 0
+    for r in range(b.size):
+        x[r] = 0.0
+        if passive[r]:
+            kept[m] = r
+            m += 1
+    width = whole(m + 1)
+    for i in range(m):
+        r = kept[i]
+        for j in range(i // LANES * LANES, i):
+            A[i, j] = 0.0  # met by zeros only, so it must be a number
+        for j in range(i, m):
+            A[i, j] = G[r, kept[j]]
+        A[i, m] = b[r]
+        for j in range(m + 1, width):
+            A[i, j] = 0.0
+    for k in range(m):
+        pivot = A[k, k]
+        inverse[k] = 1.0 / pivot if pivot > max(DEPENDENT * G[kept[k], kept[k]], TINY) else 0.0
+        if inverse[k] != 0.0:
+            eliminate(A, k, m, width, inverse[k])
+    for j in range(0, width, LANES):
+        store(found, j, splat(0.0))
+    for k in range(m - 1, -1, -1):
+        known = splat(0.0)
+        for j in range((k + 1) // LANES * LANES, width, LANES):
+            known = fma(load(A, (k, j)), load(found, j), known)
+        found[k] = (A[k, m] - total(known)) * inverse[k]
+        x[kept[k]] = found[k]
+
+
+@njit(inline="always")
+def eliminate(A: Array, k: int, m: int, width: int, inverse: float) -> None:
+    """Take row k off the rows below it, right of their diagonals, two at a time."""
+    i = k + 1
+    while i + 1 < m:
+        f, g = splat(-A[k, i] * inverse), splat(-A[k, i + 1] * inverse)
+        for j in range(i // LANES * LANES, width, LANES):
+            row = load(A, (k, j))
+            store(A, (i, j), fma(f, row, load(A, (i, j))))
+            store(A, (i + 1, j), fma(g, row, load(A, (i + 1, j))))
+        i += 2
+    if i < m:
+        f = splat(-A[k, i] * inverse)
+        for j in range(i // LANES * LANES, width, LANES):
+            store(A, (i, j), fma(f, load(A, (k, j)), load(A, (i, j))))
+
+
 @njit(cache=True, nogil=True, fastmath=VECTOR)
 def slope(G: Array, b: Array, x: Array, r: int) -> float:
     """Gradient of coordinate r, with what is rounding noise set to zero."""
@@ -63,7 +131,7 @@ def slope(G: Array, b: Array, x: Array, r: int) -> float:
     return value if abs(value) > ROUNDING * size else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def wants_in(G: Array, b: Array, x: Array, r: int) -> bool:
     return G[r, r] > TINY and slope(G, b, x, r) < 0.0
 
@@ -78,13 +146,13 @@ def noise_level(G: Array, x: Array) -> float:
 
 
 @njit(cache=True, nogil=True)
-def pivot(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -> None:
-    """Block principal pivoting, from the passive set given. The last four arguments are scratch."""
+def pivot(G: Array, b: Array, x: Array, passive: Array, room: Solve) -> None:
+    """Block principal pivoting, from the passive set given, which is overwritten."""
     R = b.size
     fewest = R + 1
     patience = FULL_EXCHANGES
     for _ in range(5 * R + 20):
-        solve_passive(G, b, passive, x, L, kept)
+        solve_chosen(G, b, passive, x, room)
         noise = noise_level(G, x)
         wrong = 0
         last = -1
@@ -108,7 +176,7 @@ def pivot(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -
             else:
                 passive[r] = wants_in(G, b, x, r)
     else:
-        walk(G, b, x, passive, L, kept)
+        walk(G, b, x, passive, np.empty((R, R)), room.kept)
     noise = noise_level(G, x)
     for r in range(R):  # what is left of a cancellation is no score: left in, it would be blown up later
         if not (x[r] > 0.0 and x[r] * x[r] * G[r, r] > noise):
@@ -149,73 +217,52 @@ def walk(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) ->
                 break
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True)
 def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
-    """Coordinate descent, x and its gradient G x − b updated in place; the last sweep's decrease (twice)."""
-    R = x.size
+    """Coordinate descent, x and its gradient G x − b updated in place; the last sweep's decrease (twice).
+
+    G and the gradient are padded to whole vectors, x is not.
+    """
     gain = 0.0
     for _ in range(sweeps):
         gain = 0.0
-        for r in range(R):
+        for r in range(x.size):
             if G[r, r] <= TINY:
                 continue
-            move = max(-x[r], -gradient[r] / G[r, r])
+            move = max(-x[r], -gradient[r] * (1.0 / G[r, r]))  # the division need not wait for the gradient
             if move != 0.0:
                 x[r] += move
                 gain += move * move * G[r, r]
-                for s in range(R):
-                    gradient[s] += move * G[r, s]
+                f = splat(move)
+                for j in range(0, gradient.size, LANES):
+                    store(gradient, j, fma(f, load(G, (r, j)), load(gradient, j)))
     return gain
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def descend_columns(G: Array, B: Array, X: Array, rest: Array, sweeps: int) -> None:
-    """Coordinate descent for many right-hand sides, one a column of B (R × n): the inner loops run along them.
-
-    Coordinate r becomes max(0, x_r + (b_r − Σ_s G_rs x_s) / G_rr); four terms of the sum are taken at a time so that
-    `rest` goes through memory once for all of them.
-    """
-    R, n = X.shape
-    fours = R - R % 4
-    for _ in range(sweeps):
-        for r in range(R):
-            if G[r, r] <= TINY:
-                continue
-            x, b = X[r], B[r]
-            for i in range(n):
-                rest[i] = b[i]
-            for s in range(0, fours, 4):
-                g0, g1, g2, g3 = G[r, s], G[r, s + 1], G[r, s + 2], G[r, s + 3]
-                x0, x1, x2, x3 = X[s], X[s + 1], X[s + 2], X[s + 3]
-                for i in range(n):
-                    rest[i] -= g0 * x0[i] + g1 * x1[i] + g2 * x2[i] + g3 * x3[i]
-            for s in range(fours, R):
-                g0, x0 = G[r, s], X[s]
-                for i in range(n):
-                    rest[i] -= g0 * x0[i]
-            step = 1.0 / G[r, r]
-            for i in range(n):
-                x[i] = max(0.0, x[i] + step * rest[i])
+def rows_by_pivoting(G: Array, B: Array, X: Array) -> None:
+    """Solve every row of X exactly: minimise over X ≥ 0 with Gram G and right-hand sides B."""
+    pivot_rows(G, B, X, np.empty(len(G), np.bool_), new_solve(len(G)))
 
 
 @njit(cache=True, nogil=True)
-def rows_by_pivoting(G: Array, B: Array, X: Array) -> None:
-    """Solve every row of X exactly: minimise over X ≥ 0 with Gram G and right-hand sides B."""
+def pivot_rows(G: Array, B: Array, X: Array, passive: Array, room: Solve) -> None:
     n, R = X.shape
-    L = np.empty((R, R))
-    kept = np.empty(R, np.int64)
-    passive = np.empty(R, np.bool_)
     for i in range(n):
         for r in range(R):
             passive[r] = X[i, r] > 0.0
-        pivot(G, B[i], X[i], passive, L, kept)
+        pivot(G, B[i], X[i], passive, room)
+
+
+def rows_by_descent(G: Array, B: Array, X: Array, sweeps: int, tol: float) -> None:
+    """Improve every row of X by coordinate descent, until a sweep gains less than tol² of the row's size."""
+    padded = matrix(*G.shape)
+    padded[: len(G), : len(G)] = G
+    descend_rows(padded, B, X, sweeps, tol, column(len(G)))
 
 
 @njit(cache=True, nogil=True)
-def rows_by_descent(G: Array, B: Array, X: Array, sweeps: int, tol: float) -> None:
-    """Improve every row of X by coordinate descent, until a sweep gains less than tol² of the row's size."""
+def descend_rows(G: Array, B: Array, X: Array, sweeps: int, tol: float, gradient: Array) -> None:
     n, R = X.shape
-    gradient = np.empty(R)
     for i in range(n):
         for r in range(R):
             value = -B[i, r]

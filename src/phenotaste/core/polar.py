@@ -26,7 +26,6 @@ class Eigen(NamedTuple):
     scratch: Array  # 3 × R
 
 
-@njit(cache=True, nogil=True)
 def new_eigen(R: int) -> Eigen:
     return Eigen(np.empty(R * R), np.empty(R * R), np.empty(R * R), np.empty(R), np.empty((3, R)))
 
@@ -44,6 +43,15 @@ def inverse_root(C: Array, eigen: Eigen, out: Array) -> None:
         for r in range(R):
             Z[i, r] *= weight
     np.dot(Z.T, Z, out)
+
+
+@njit(cache=True, nogil=True)
+def long_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
+    """Q = M C^(-1/2) for at least as many visits as phenotypes."""
+    M = np.dot(U, H.T)
+    root = np.empty(H.shape)
+    inverse_root(np.dot(M.T, M), eigen, root)
+    np.dot(M, root, Q)
 
 
 @njit(cache=True, nogil=True)

@@ -10,8 +10,9 @@ holds for shorter histories too (it is the squared Bures–Wasserstein distance 
 import numpy as np
 from scipy.optimize import nnls
 
-from .model import unit_columns
-from .patient import FLAT, SWEEPS
+from .courses import SWEEPS
+from .model import unit_columns, without_noise
+from .patient import FLAT
 from .polar import NOISE, SMALLEST
 from .records import Array, Model, Sums
 
@@ -95,6 +96,8 @@ def model_step(sums: Sums, model: Model, normalize: bool = True) -> Model:
     H = np.where(np.linalg.norm(sums.QU, axis=0) > 0, unit_columns(sums.QU), model.H) if normalize else mean
     V = np.array([nnls_from_gram(sums.UU, row) for row in sums.XU]).reshape(model.V.shape)
     F = np.array([nnls_from_gram(sums.WW, row) for row in sums.AW]).reshape(model.F.shape)
+    V = without_noise(V, model.V, sums.UU, sums.scalars[0])
+    F = without_noise(F, model.F, sums.WW, sums.scalars[1])
     if normalize:
         norms = np.linalg.norm(V, axis=0)
         norms[norms == 0] = 1.0

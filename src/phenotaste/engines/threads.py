@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from phenotaste.core import cpu
-from phenotaste.core.patient import define
+from phenotaste.core.patient import Desk, define, hand_over, new_desk, new_tally
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
 
 T = TypeVar("T")
@@ -50,11 +50,15 @@ class Threads:
         self.courses = np.zeros((int(shard.offsets[-1]), rank), dtype) if courses is None else courses
         self.previous: Array | None = None  # the courses one step ago, once there has been a step
         self._edges: Array | None = None
+        self._desks: list[Desk] = []  # those nobody works at
         self._pool = ThreadPoolExecutor(self.n_jobs)  # its threads end with this object
 
     def start(self, model: Model) -> None:
         definitions = define(model, self.weights.lam)
-        self._map(lambda first, last: cpu.start(self.shard, first, last, definitions, self.courses), model)
+        self._map(
+            lambda first, last, desk: cpu.start(self.shard, first, last, definitions, self.courses, desk),
+            model,
+        )
 
     def start_uniform(self, rng: np.random.Generator) -> None:
         """The paper's start: every entry of U uniform; patients without history stay at zero."""
@@ -66,26 +70,30 @@ class Threads:
         """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
         definitions = define(model, self.weights.lam)
         if self.previous is None:
-            self.previous = np.empty_like(self.courses)
-        previous = self.previous
+            self.previous = np.zeros_like(self.courses)
+        courses, other = self.courses, self.previous
 
-        def work(first: int, last: int) -> Sums:
+        def work(first: int, last: int, desk: Desk) -> Sums:
             sums = Sums.zeros(len(model.V), len(model.F), self.rank)
+            tally = new_tally(len(model.V), len(model.F), self.rank)
             cpu.step(
                 self.shard,
                 first,
                 last,
                 self.weights,
                 definitions,
-                self.courses,
-                previous,
+                courses,
+                other,
                 reach,
                 self.exact,
-                sums,
+                desk,
+                tally,
             )
+            hand_over(tally, definitions.lift, sums)
             return sums
 
         total, *rest = self._map(work, model)
+        self.courses, self.previous = other, courses
         for part in rest:
             total.add(part)
         return total
@@ -102,8 +110,17 @@ class Threads:
         loss = np.empty((K, 3))
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda first, last: cpu.score(
-                self.shard, first, last, self.weights, definitions, self.courses, scores, solve, loss
+            lambda first, last, desk: cpu.score(
+                self.shard,
+                first,
+                last,
+                self.weights,
+                definitions,
+                self.courses,
+                scores,
+                solve,
+                loss,
+                desk,
             ),
             model,
         )
@@ -113,20 +130,40 @@ class Threads:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda first, last: cpu.project(
-                self.shard, first, last, self.weights, definitions, self.courses, self.exact, tol, max_iter
+            lambda first, last, desk: cpu.project(
+                self.shard,
+                first,
+                last,
+                self.weights,
+                definitions,
+                self.courses,
+                self.exact,
+                tol,
+                max_iter,
+                desk,
             ),
             model,
         )
         return self.score(model)
 
-    def _map(self, work: Callable[[int, int], T], model: Model) -> list[T]:
+    def _map(self, work: Callable[[int, int, Desk], T], model: Model) -> list[T]:
         if self._edges is None:
             self._edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
         starts, ends = self._edges[:-1].tolist(), self._edges[1:].tolist()
+
+        def at_a_desk(first: int, last: int) -> T:
+            """A desk takes longer to set up than a small block takes to work through, so they are kept."""
+            try:
+                desk = self._desks.pop()
+            except IndexError:
+                desk = new_desk(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
+            found = work(first, last, desk)
+            self._desks.append(desk)
+            return found
+
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
         with one_blas_thread():
-            return list(self._pool.map(work, starts, ends))
+            return list(self._pool.map(at_a_desk, starts, ends))
 
 
 @cache
