@@ -518,3 +518,16 @@ def test_phenotype_table():
     assert np.allclose(by_column.groupby(["phenotype", "kind"]).weight.max(), 1)
     with pytest.raises(InputError, match="scale"):
         m.phenotypes(scale="row")
+
+
+@pytest.mark.parametrize("seed", [13, 54, 218])
+def test_a_column_of_rounding_is_no_phenotype(seed):
+    """With a patient who has static features alone, such a column, scaled up, would take F or W to 1e20 and beyond."""
+    c = cohort(
+        seed, n_patients=6, n_features=3, n_static=1, visits=(0, 9), density=0.9, scale=1000, negative=True
+    )
+    m = TASTE(6, max_iter=12, tol=0, random_state=0, init="uniform").fit(c)
+    size = np.sum(c.visits.data**2) + m.lam_eff_ * np.sum(c.static**2)
+    assert np.all(np.diff(m.loss_curve_) <= 1e-9 * size)
+    assert m.loss_curve_[-1] == pytest.approx(metrics.objective(m, c), rel=1e-8)
+    assert max(m.F_.max(), m.W_.max()) < 1e12

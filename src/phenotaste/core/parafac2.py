@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .nnls import pivot
-from .patient import read_visits
+from .nnls import Solve, new_solve, pivot
 from .polar import Eigen, inverse_root, new_eigen, short_polar
 from .records import Array, Shard
 
@@ -64,7 +63,7 @@ class Room(NamedTuple):
     t: Array
     s: Array
     passive: Array
-    kept: Array
+    solve: Solve
     eigen: Eigen
 
 
@@ -87,11 +86,8 @@ def no_slices(n_features: int, n_static: int, rank: int) -> Slices:
     )
 
 
-@njit(cache=True, nogil=True)
 def room_for(shard: Shard, first: int, last: int, R: int, smooth: int) -> Room:
-    visits = 1
-    for k in range(first, last):
-        visits = max(visits, shard.offsets[k + 1] - shard.offsets[k])
+    visits = int(np.diff(shard.offsets[first : last + 1]).max(initial=1))
     most = max(visits, smooth)
     return Room(
         np.empty((visits, R)),
@@ -107,9 +103,27 @@ def room_for(shard: Shard, first: int, last: int, R: int, smooth: int) -> Room:
         np.empty(R),
         np.empty(R),
         np.empty(R, np.bool_),
-        np.empty(R, np.int64),
+        new_solve(R),
         new_eigen(R),
     )
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
+    """B = X_k V from the non-zeros alone; returns ‖X_k‖²."""
+    start = shard.offsets[k]
+    norm = 0.0
+    for i in range(B.shape[0]):
+        row = B[i]
+        for r in range(row.size):
+            row[r] = 0.0
+        for n in range(shard.indptr[start + i], shard.indptr[start + i + 1]):
+            value = np.float64(shard.data[n])
+            norm += value * value
+            definition = V[shard.indices[n]]
+            for r in range(row.size):
+                row[r] += value * definition[r]
+    return norm
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -170,7 +184,7 @@ def solve_scores(shared: Shared, seen: bool, how: int, inner: int, w: Array, dua
         for r in range(R):
             room.passive[r] = w[r] > 0.0
         gram = shared.gram if seen else shared.static_gram
-        pivot(gram, room.b, w, room.passive, room.L, room.kept)
+        pivot(gram, room.b, w, room.passive, room.solve)
     elif how == FREE:
         np.dot(shared.inverse, room.b, w)
     else:
@@ -227,10 +241,10 @@ def step(
     duals: Array,
     Q: Array,
     slices: Slices,
+    room: Room,
 ) -> None:
     """Q and w of patients first..last in place, and all they add to `slices` but XU, which needs the next H."""
     R = shared.H.shape[0]
-    room = room_for(shard, first, last, R, bases.shape[1])
     for k in range(first, last):
         mine, w = Q[shard.offsets[k] : shard.offsets[k + 1]], W[k]
         norm = advance(shard, k, bases, shared, how, inner, w, duals[k], mine, room)
@@ -248,11 +262,12 @@ def step(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def add_courses(shard: Shard, first: int, last: int, H: Array, W: Array, Q: Array, XU: Array) -> None:
+def add_courses(
+    shard: Shard, first: int, last: int, H: Array, W: Array, Q: Array, XU: Array, room: Room
+) -> None:
     """XU += Σ Xᵀ Q H diag(w), from the non-zeros of X."""
     R = H.shape[0]
     HS = np.empty((R, R))
-    room = room_for(shard, first, last, R, 0)
     for k in range(first, last):
         mine = Q[shard.offsets[k] : shard.offsets[k + 1]]
         for r in range(R):
@@ -295,11 +310,10 @@ def project(
     max_iter: int,
     W: Array,
     Q: Array,
+    room: Room,
 ) -> None:
     """Q and w under a fixed model, each patient from w = 1 on until its own loss stops falling."""
-    R = shared.H.shape[0]
-    room = room_for(shard, first, last, R, bases.shape[1])
-    dual = np.zeros(R)
+    dual = np.zeros(shared.H.shape[0])
     for k in range(first, last):
         mine, w = Q[shard.offsets[k] : shard.offsets[k + 1]], W[k]
         w[:] = 1.0
@@ -344,14 +358,13 @@ def sharpen(G: Array, room: Room) -> None:
 
 
 @njit(cache=True, nogil=True)
-def complete(shard: Shard, first: int, last: int, bases: Array, Q: Array) -> None:
+def complete(shard: Shard, first: int, last: int, bases: Array, Q: Array, room: Room) -> None:
     """Fill in the directions that Q_k lacks, for patients with at least R visits: nothing that is fitted changes.
 
     What is added is the polar factor of (I − QQᵀ) PPᵀ E (I − QᵀQ) with fixed cosines E (P = I where courses need not
     be smooth): orthonormal to what is there, and the same whatever basis the null space comes in.
     """
     R = Q.shape[1]
-    room = room_for(shard, first, last, R, bases.shape[1])
     for k in range(first, last):
         mine = Q[shard.offsets[k] : shard.offsets[k + 1]]
         visits = len(mine)

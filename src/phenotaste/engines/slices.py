@@ -64,6 +64,7 @@ class SliceThreads:
                 self.duals,
                 self.Q,
                 slices,
+                self._room(first, last),
             )
             return slices
 
@@ -78,7 +79,8 @@ class SliceThreads:
 
         def work(first: int, last: int) -> Array:
             XU = np.zeros((self.n_features, self.rank))
-            parafac2.add_courses(self.shard, first, last, np.ascontiguousarray(H), self.W, self.Q, XU)
+            room = self._room(first, last)
+            parafac2.add_courses(self.shard, first, last, np.ascontiguousarray(H), self.W, self.Q, XU, room)
             return XU
 
         total, *rest = self._map(work)
@@ -88,15 +90,32 @@ class SliceThreads:
 
     def complete(self) -> None:
         """Fill in the directions that a patient's Q lacks, where the history is long enough to have them."""
-        self._map(lambda first, last: parafac2.complete(self.shard, first, last, self.bases, self.Q))
+        self._map(
+            lambda first, last: parafac2.complete(
+                self.shard, first, last, self.bases, self.Q, self._room(first, last)
+            )
+        )
 
     def project(self, shared: Shared, tol: float, max_iter: int) -> None:
         """Q and W under a fixed model."""
         self._map(
             lambda first, last: parafac2.project(
-                self.shard, first, last, self.bases, shared, self.how, tol, max_iter, self.W, self.Q
+                self.shard,
+                first,
+                last,
+                self.bases,
+                shared,
+                self.how,
+                tol,
+                max_iter,
+                self.W,
+                self.Q,
+                self._room(first, last),
             )
         )
+
+    def _room(self, first: int, last: int) -> parafac2.Room:
+        return parafac2.room_for(self.shard, first, last, self.rank, self.bases.shape[1])
 
     def _map(self, work: Callable[[int, int], T]) -> list[T]:
         with one_blas_thread():
