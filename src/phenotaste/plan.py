@@ -14,7 +14,7 @@ from phenotaste.core.start import starting_model
 from phenotaste.engines.threads import MOST_BLOCKS, SUMS_BYTES, Threads
 from phenotaste.taste import TASTE
 
-SAMPLE = 4000  # patients: enough to even out their lengths
+SAMPLE = 12_000  # patients: enough to even out their lengths, and what each block of them costs on its own
 STEPS = 5
 
 
@@ -45,7 +45,8 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
     engine, aligned = model._prepare(sample)
     rng = np.random.default_rng(0)
     start = starting_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
-    seconds = seconds_of_a_step(engine, start) * len(cohort) / len(sample)
+    patients, model_itself = seconds_of_a_step(engine, start)
+    seconds = patients * len(cohort) / len(sample) + model_itself
     threads = engine.n_jobs
     del engine, aligned
     gc.collect()
@@ -60,16 +61,21 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
     )
 
 
-def seconds_of_a_step(engine: Threads, model: Model) -> float:
-    """The median of a few iterations, after two that compile and that are unlike all later ones."""
+def seconds_of_a_step(engine: Threads, model: Model) -> tuple[float, float]:
+    """Patient step and model step, medians of a few iterations after two that compile and are unlike later ones.
+
+    Apart, because the second takes as long for any number of patients.
+    """
     engine.start(model)
     took = []
     for _ in range(STEPS):
         began = time.perf_counter()
         sums = engine.step(model)
+        between = time.perf_counter()
         model, _ = model_step(sums, model, engine.weights.lam, normalize=True, exact=engine.exact)
-        took.append(time.perf_counter() - began)
-    return float(np.median(took[2:]))
+        took.append((between - began, time.perf_counter() - between))
+    patients, model_itself = np.median(took[2:], axis=0)
+    return float(patients), float(model_itself)
 
 
 def bytes_of_a_fit(model: TASTE, cohort: Cohort) -> int:
