@@ -21,7 +21,7 @@ class FitProgress:
     def __init__(self, bar: Progress) -> None:
         self.bar = bar
         self.task = bar.add_task(
-            "Preparing", total=None, where="the first run compiles for half a minute", left=""
+            "Preparing", total=None, where="the first run compiles for about a minute", left=""
         )
         self.earlier: list[int] = []  # iterations of the starts that are done
         self.iteration = 0
