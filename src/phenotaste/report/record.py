@@ -1,0 +1,210 @@
+"""What the page, the figures and the tables show, as plain records. Nothing in them may be unsafe to show: every
+number about patients has been through the gate in `disclosure` before it gets here; None stands for hidden."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+FORMAT = 1
+Lines = list[tuple[str, str]]  # label and text
+Weights = list[tuple[int, float]]  # position in `features` and weight, heaviest first
+FeatureGroup = Literal["diagnosis", "medication", "procedure", "other"]
+Status = Literal["open", "accepted", "rejected", "merged"]
+
+
+@dataclass(frozen=True)
+class AttritionStep:
+    step: str
+    patients: int | None
+    removed: int | None
+
+
+@dataclass(frozen=True)
+class StabilityText:
+    """What selection found about the whole model."""
+
+    text: str
+    lines: Lines = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MapPoint:
+    """A phenotype's place on the map (0 to 1); near ones have similar temporal definitions."""
+
+    x: float
+    y: float
+    size: float | None  # its prevalence
+
+
+@dataclass(frozen=True)
+class Overview:
+    figures: Lines
+    cohort: Lines = field(default_factory=list)
+    attrition: list[AttritionStep] | None = None
+    stability: StabilityText | None = None
+    map: list[MapPoint] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)  # the objective after each iteration
+    outcome: str = ""  # how the fit ended
+    notes: list[str] = field(default_factory=list)  # what a reader must know before the figures
+
+
+@dataclass(frozen=True)
+class TemporalFeature:
+    name: str
+    group: FeatureGroup
+    share: float | None  # of patients who have it
+
+
+@dataclass(frozen=True)
+class StaticFeature:
+    name: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features that may be named: positions in `Phenotype.temporal` and `.static` point here."""
+
+    temporal: list[TemporalFeature]
+    static: list[StaticFeature]
+
+
+@dataclass(frozen=True)
+class Mass:
+    """The sums of a phenotype's whole columns, in the units of the weights."""
+
+    temporal: float
+    static: float
+
+
+@dataclass(frozen=True)
+class Leading:
+    patients: int | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Band:
+    """Median and quartiles of activity at each x, of at least 11 patients each."""
+
+    x: list[float]
+    median: list[float]
+    low: list[float]
+    high: list[float]
+
+
+@dataclass(frozen=True)
+class Course:
+    visits: Band | None = None  # x: the visit's number, from 1
+    months: Band | None = None  # x: months since the first visit
+
+
+@dataclass(frozen=True)
+class TypicalCourse:
+    """The average over a group of patients, at 21 places from first to last visit."""
+
+    label: str
+    patients: int | None
+    curve: list[float]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A fact about the patients a phenotype leads in, beside all others; effect: standardised mean difference."""
+
+    feature: str
+    kind: Literal["share", "mean"]
+    here: float | None
+    rest: float | None
+    effect: float | None
+
+
+@dataclass(frozen=True)
+class OutcomeLink:
+    name: str
+    odds_ratio: float | None
+    low: float | None
+    high: float | None
+    here: float | None
+    rest: float | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """How close the nearest phenotype of another start, or of another sample, was (cosine)."""
+
+    median: float
+    low: float
+    high: float
+    found: float  # share of runs in which it came back
+    values: list[float] = field(default_factory=list)  # at most 100
+
+
+@dataclass(frozen=True)
+class Stability:
+    starts: Found | None = None
+    bootstrap: Found | None = None
+
+
+@dataclass(frozen=True)
+class Similar:
+    phenotype: int
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Phenotype:
+    number: int
+    name: str | None
+    temporal: Weights
+    static: Weights
+    mass: Mass
+    status: Status = "open"
+    merged_from: list[int] = field(default_factory=list)
+    prevalence: float | None = None
+    leading: Leading = field(default_factory=Leading)
+    course: Course = field(default_factory=Course)
+    typical: list[TypicalCourse] = field(default_factory=list)
+    profile: list[Contrast] = field(default_factory=list)
+    outcome: OutcomeLink | None = None
+    stability: Stability | None = None
+    similar: list[Similar] = field(default_factory=list)
+    spread: list[float | None] | None = None  # share of patients by how much of them it explains, in tenths
+
+
+@dataclass(frozen=True)
+class CardSection:
+    """A part of the model card."""
+
+    heading: str
+    text: list[str] = field(default_factory=list)
+    lines: Lines = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """An entry of the audit list."""
+
+    where: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything the page shows. `as_dict()` is ready for JSON; tuples in it become lists there."""
+
+    version: str
+    title: str
+    fingerprint: str
+    overview: Overview
+    features: Features
+    phenotypes: list[Phenotype]
+    card: list[CardSection] = field(default_factory=list)
+    audit: list[Hidden] = field(default_factory=list)
+    review: dict[str, Any] | None = None
+    fewest: int = 11
+    trusted: bool = False
+    format: int = FORMAT
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
