@@ -10,6 +10,8 @@ from phenotaste.core.cpu import patient_norms
 from phenotaste.core.records import Array, Shard
 from phenotaste.errors import InputError
 
+PATIENTS_AT_A_TIME = 2**16  # bounds what counting needs beside the data
+
 
 class Columns(NamedTuple):
     """The columns a model was fitted on; names are None where the data had none."""
@@ -107,6 +109,23 @@ def shard_of(visits: sparse.csr_array, offsets: Array, static: Array | None) -> 
         read_only(offsets, np.int64),
         read_only(A, np.float64),
     )
+
+
+def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
+    """How many patients have each temporal and each static feature at least once."""
+    starts = shard.indptr[shard.offsets]  # one row a patient: a code of several visits stands there several times
+    counts = np.zeros(n_features, np.int64)
+    for first in range(0, len(starts) - 1, PATIENTS_AT_A_TIME):
+        rows = starts[first : first + PATIENTS_AT_A_TIME + 1]
+        codes = shard.indices[rows[0] : rows[-1]]
+        ones = np.ones(len(codes), np.int8)
+        by_code = sparse.csr_array((ones, codes, rows - rows[0]), shape=(len(rows) - 1, n_features)).tocsc()
+        patient, edges = by_code.indices, by_code.indptr
+        new = np.ones(len(patient), bool)
+        new[1:] = patient[1:] != patient[:-1]
+        new[edges[:-1][np.diff(edges) > 0]] = True
+        counts += np.diff(np.concatenate([[0], np.cumsum(new, dtype=np.int64)])[edges])
+    return counts, np.count_nonzero(shard.static, axis=0).astype(np.int64)
 
 
 def read_only(array: Array, dtype: Any = None) -> Array:

@@ -14,7 +14,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file, phenotypes
-from phenotaste.align import Aligned, align, columns_of
+from phenotaste.align import Aligned, align, columns_of, patients_having
 from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Weights
@@ -195,6 +195,9 @@ class Factorization(TransformerMixin, BaseEstimator):
         self.n_features_in_ = columns.n_features
         self.feature_names_in_ = columns.feature_names
         self.static_names_in_ = columns.static_names if self.F_ is not None else None
+        self.feature_patients_, having = patients_having(aligned.shard, columns.n_features)
+        self.static_patients_ = having if self.F_ is not None else None
+        self.score_totals_ = self.W_.sum(axis=0)
         self.lam_eff_, self.mu_k_ = weights
         self.empty_history_ = aligned.norms == 0
         self.n_patients_, self.n_visits_ = len(cohort), int(cohort.offsets[-1])

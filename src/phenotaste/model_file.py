@@ -23,7 +23,10 @@ FIGURES = (
     "n_short_",
     "n_empty_",
 )
+# Sums over the patients of the fit; files of earlier versions lack them.
+TOTALS = ("feature_patients_", "static_patients_", "score_totals_")
 NAMES = ("feature_names_in_", "static_names_in_")
+ARRAYS = ("H_", "V_", "F_", "loss_curve_", *NAMES, *TOTALS)
 PATIENTS = ("W_", "U_", "offsets_", "patient_ids_", "mu_k_", "empty_history_")
 NOT_KEPT = ("callback", "engine", "n_jobs", "verbose")  # they belong to a session, not to a model
 
@@ -36,7 +39,8 @@ def save(
     more_files: store.Files | None = None,
 ) -> None:
     """Write a model; `more_figures` and `more_files` are what only its own method has."""
-    arrays = {name: getattr(model, name) for name in ("H_", "V_", "F_", "loss_curve_", *NAMES)}
+    arrays = {name: getattr(model, name) for name in ARRAYS if name not in TOTALS}
+    arrays |= {name: getattr(model, name, None) for name in TOTALS}
     files = {
         "model": {name: array for name, array in arrays.items() if array is not None},
         **(more_files or {}),
@@ -70,7 +74,7 @@ def load(
     try:
         settings, figures = dict(meta["settings"]), dict(meta["figures"])
         fitted: dict[str, Any] = {name: figures[name] for name in (*FIGURES, *more_figures)}
-        fitted |= {name: files["model"].get(name) for name in ("H_", "V_", "F_", "loss_curve_", *NAMES)}
+        fitted |= {name: files["model"].get(name) for name in ARRAYS}
         if "patients" in files:
             fitted |= {name: files["patients"][name] for name in PATIENTS}
         fits_together(settings, fitted)
@@ -94,6 +98,9 @@ def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
         (fitted["feature_names_in_"], (len(V),)),
         (fitted["static_names_in_"], (0 if F is None else len(F),)),
         (fitted["loss_curve_"], (fitted["n_iter_"],)),
+        (fitted["feature_patients_"], (len(V),)),
+        (fitted["static_patients_"], (0 if F is None else len(F),)),
+        (fitted["score_totals_"], (R,)),
     ]
     if "W_" in fitted:
         K, visits = len(fitted["W_"]), len(fitted["U_"])
@@ -108,6 +115,12 @@ def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
     for factor in (H, V, F):
         if factor is not None and (factor.dtype != np.float64 or not np.isfinite(factor).all()):
             raise ValueError("values")
+    for counts in (fitted["feature_patients_"], fitted["static_patients_"]):
+        if counts is not None and (counts.dtype != np.int64 or (counts < 0).any()):
+            raise ValueError("counts")
+    totals = fitted["score_totals_"]
+    if totals is not None and (totals.dtype != np.float64 or not np.isfinite(totals).all()):
+        raise ValueError("totals")
     signed = settings.get("nonnegative") is False  # plain PARAFAC2 promises no signs
     if (not signed and V.min() < 0) or (F is not None and F.min() < 0):
         raise ValueError("signs")

@@ -57,6 +57,7 @@ class TASTE(Factorization):
     outcome_ : "converged", "max_iter", "stopped" or "not_finite".
     lam_eff_, mu_k_ : the weights in absolute terms, fixed at fit and used again for new patients.
     rmse_, cpi_, n_iter_, converged_, patient_ids_, feature_names_in_, static_names_in_, empty_history_.
+    feature_patients_, static_patients_ : patients of the fit that have each feature; score_totals_ : sums of W_.
     n_patients_, n_visits_, n_short_ (fewer visits than phenotypes), n_empty_ (no history at all).
 
     Examples
