@@ -113,7 +113,8 @@ def shard_of(visits: sparse.csr_array, offsets: Array, static: Array | None) -> 
 
 def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
     """How many patients have each temporal and each static feature at least once."""
-    starts = shard.indptr[shard.offsets]  # one row a patient: a code of several visits stands there several times
+    # One row a patient, where a code of several visits stands several times.
+    starts = shard.indptr[shard.offsets]
     counts = np.zeros(n_features, np.int64)
     for first in range(0, len(starts) - 1, PATIENTS_AT_A_TIME):
         rows = starts[first : first + PATIENTS_AT_A_TIME + 1]
