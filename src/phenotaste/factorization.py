@@ -5,7 +5,7 @@ A method adds `fit` and `project`; everything else follows from the fitted attri
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Weights
 from phenotaste.errors import InputError
+from phenotaste.review import Review, Reviewed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,6 +85,14 @@ class Factorization(TransformerMixin, BaseEstimator):
             min_weight=min_weight,
             scale=scale,
         )
+
+    def apply_review(self, review: str | os.PathLike[str] | Mapping[str, Any] | Review) -> Reviewed:
+        """The model as a review names, merges and drops its phenotypes: a file, its content, or a Review.
+
+        A review of another model is refused; this model stays as it is.
+        """
+        check_is_fitted(self, "V_")
+        return Reviewed(self, review)
 
     def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
         """Write the model as a folder; without `include_patients` nothing in it is about a single patient."""

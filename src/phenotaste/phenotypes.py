@@ -20,10 +20,12 @@ def definitions(
     top: int | None = 10,
     min_weight: float = 0.1,
     scale: Literal["matrix", "column"] = "matrix",
+    largest_entries: tuple[float, float] | None = None,
 ) -> "pd.DataFrame":
     """One row for each feature of weight at least `min_weight`, `top` of each kind, heaviest first.
 
     Weights are shares of the largest entry of the whole matrix, as in the paper's tables, or of each column.
+    `largest_entries` are those of the whole matrices, where V and F are only parts of them.
     """
     import pandas as pd
 
@@ -31,11 +33,13 @@ def definitions(
         raise InputError(f"scale is {scale!r}: choose 'matrix' (as in the paper) or 'column'.")
     rows: list[tuple[int, str, str, float]] = []
     kinds = [("temporal", V, feature_names), ("static", F, static_names)]
+    whole = dict(zip(("temporal", "static"), largest_entries or (None, None), strict=True))
     for r in range(V.shape[1]):
         for kind, factor, names in kinds:
             if factor is None or factor.size == 0:
                 continue
-            largest = factor.max() if scale == "matrix" else factor[:, r].max()
+            largest = whole[kind] if scale == "matrix" else factor[:, r].max()
+            largest = factor.max() if largest is None else largest
             weight = factor[:, r] / largest if largest > 0 else factor[:, r]
             heaviest = np.argsort(-weight, kind="stable")[:top]
             rows += [
