@@ -4,6 +4,9 @@ number about patients has been through the gate in `disclosure` before it gets h
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from phenotaste.disclosure import FEWEST
+from phenotaste.disclosure import Suppressed as Hidden
+
 FORMAT = 1
 Lines = list[tuple[str, str]]  # label and text
 Weights = list[tuple[int, float]]  # position in `features` and weight, heaviest first
@@ -168,7 +171,6 @@ class Phenotype:
     outcome: OutcomeLink | None = None
     stability: Stability | None = None
     similar: list[Similar] = field(default_factory=list)
-    spread: list[float | None] | None = None  # share of patients by how much of them it explains, in tenths
 
 
 @dataclass(frozen=True)
@@ -178,15 +180,6 @@ class CardSection:
     heading: str
     text: list[str] = field(default_factory=list)
     lines: Lines = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """An entry of the audit list."""
-
-    where: str
-    what: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -202,7 +195,7 @@ class Content:
     card: list[CardSection] = field(default_factory=list)
     audit: list[Hidden] = field(default_factory=list)
     review: dict[str, Any] | None = None
-    fewest: int = 11
+    fewest: int = FEWEST
     trusted: bool = False
     format: int = FORMAT
 

@@ -1,0 +1,98 @@
+"""Names of features as they may be shown: no dates, no control codes, and every age from 90 on in one band."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from phenotaste.report.record import FeatureGroup
+from phenotaste.report.text import readable
+
+OLDEST = 90  # ages from here on are one band
+GROUPS: dict[str, FeatureGroup] = {"Dx_": "diagnosis", "Rx_": "medication", "Px_": "procedure"}
+
+DATE = re.compile(
+    r"(?<!\d)(?:(?:19|20)\d\d([-/.])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12]\d|3[01])"
+    r"|(?:0?[1-9]|[12]\d|3[01])([-/.])(?:0?[1-9]|[12]\d|3[01])\2(?:19|20)\d\d"
+    r"|(?<==)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))(?!\d)"
+)
+MOMENT = r"\b(?:at|index|first|last|visit|entry|baseline|diagnosis|enrolment|enrollment)\b"
+FILLER = (
+    "at|index|group|band|range|category|class|years?|yrs?|old|between|from|over|above|greater|than|more|older|equal|"
+    "to|or|is|in|the|of|first|last|visit|entry|baseline|diagnosis|enrolment|enrollment|least|under|less|below|up|and"
+)
+# The word "age", then nothing but signs and words that go with an age, then a number.
+AGE = re.compile(
+    rf"(?i)(?<![a-z])(ages?|aged)((?:[^a-z0-9]|(?:{FILLER})(?![a-z]))*?)(\d{{1,3}})(?!\d)(.*)$", re.S
+)
+AGE_ITSELF = re.compile(rf"(?i)^(?:.*[^a-z])?ages?(?:[^a-z0-9]|(?:{FILLER})(?![a-z]))*$", re.S)
+UP_TO = re.compile(r"(?i)(<|under|less|below|up[^a-z]*to)")
+BEYOND = re.compile(r"(?i)(>|over|above|greater|older|more|least)")
+NEXT_NUMBER = re.compile(r"(?i)^(?:[^a-z0-9]|(?:to|and|years?|yrs?)(?![a-z]))*?(\d{1,3})(?!\d)")
+OPEN_END = re.compile(
+    r"(?i)^[^a-z0-9]*(\+|(?:years?|yrs?)?[^a-z0-9+]*(?:\+|plus|and|or)?[^a-z0-9]*"
+    r"(?:over|above|older|more|plus|up))"
+)
+
+
+class AgeBand(NamedTuple):
+    column: str  # what stands before the number
+    low: int
+    high: float
+
+
+def group_of(name: str) -> tuple[FeatureGroup, str]:
+    """What kind of code a temporal feature is, and its name without the prefix that says so."""
+    for prefix, group in GROUPS.items():
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return group, readable(name[len(prefix) :])
+    return "other", readable(name)
+
+
+def has_date(name: str) -> bool:
+    return DATE.search(name) is not None
+
+
+def without_dates(text: str) -> str:
+    return DATE.sub("(date)", text)
+
+
+def is_age(name: str) -> bool:
+    """Whether a numeric column of this name holds ages."""
+    return AGE_ITSELF.match(name) is not None
+
+
+def age_band(name: str) -> AgeBand | None:
+    """The ages a static feature's name speaks of, or None.
+
+    >>> age_band("age=93"), age_band("Static_age_between_90_94").low, age_band("age: 95+").high
+    (AgeBand(column='age=', low=93, high=93), 90, inf)
+    >>> age_band("stage 93"), age_band("age-related disorders [93.]")
+    (None, None)
+    """
+    found = AGE.search(name)
+    if found is None:
+        return None
+    before, number, rest = found[2], int(found[3]), found[4]
+    moment = re.findall(MOMENT, before.replace("_", " "), re.I)
+    column = " ".join([name[: found.start(1)] + found[1], *moment]) + "="
+    if UP_TO.search(before):
+        return AgeBand(column, 0, number)
+    if BEYOND.search(before) or OPEN_END.match(rest):
+        return AgeBand(column, number, float("inf"))
+    second = NEXT_NUMBER.match(rest)
+    return AgeBand(column, number, max(number, int(second[1])) if second else number)
+
+
+def old_ages(names: Sequence[Any]) -> dict[str, list[int]]:
+    """Static features that tell ages from 90 on apart, as positions by the name of the one band they become."""
+    reaching: dict[str, list[tuple[int, AgeBand]]] = {}
+    for position, name in enumerate(names):
+        band = age_band(str(name))
+        if band is not None and band.high >= OLDEST:
+            reaching.setdefault(band.column, []).append((position, band))
+    merged = {}
+    for column, found in reaching.items():
+        low = min(band.low for _, band in found)
+        if len(found) > 1 or low > OLDEST or found[0][1].high < float("inf"):
+            merged[f"{column}{min(low, OLDEST)}+"] = [position for position, _ in found]
+    return merged
