@@ -13,6 +13,12 @@ ModelFolder = Annotated[
     Path, typer.Argument(help="Folder of a saved model.", metavar="MODEL", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ReviewFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="The review.json that a report page saved: names, merges, rejections.", show_default=False
+    ),
+]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0, max=2**32 - 1)]
 Threads = Annotated[
     int | None, typer.Option(help="Threads to use; all cores by default.", min=1, show_default=False)

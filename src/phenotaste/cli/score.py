@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, ModelFolder, Threads
+from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, Threads
 from phenotaste.errors import InputError
 
 
@@ -16,6 +16,7 @@ def score(
     courses: Annotated[
         Path | None, typer.Option(help="Parquet file, a row for each visit.", show_default=False)
     ] = None,
+    review: ReviewFile = None,
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
@@ -26,6 +27,9 @@ def score(
     visits, whether that is fewer than phenotypes, and the loss. The files are patient-level: only you can
     read them. An earlier file of the same name is replaced.
 
+    With --review the columns have the reviewer's names (phenotype_Heart failure, ...), merged phenotypes are
+    added up and rejected ones left out.
+
     Example:
 
         phenotaste score model cohort --out scores.parquet
@@ -35,17 +39,22 @@ def score(
     from phenotaste.report.files import check_file
     from phenotaste.report.scores import write_scores
 
-    target = check_file(out, (model, cohort))
-    if courses is not None and check_file(courses, (model, cohort)) == target:
+    targets = [check_file(file, (model, cohort)) for file in (out, courses) if file is not None]
+    if len(set(targets)) < len(targets):
         raise InputError(f"{courses} is given for both scores and courses: choose two files.")
+    if review is not None and review.resolve() in targets:
+        raise InputError(f"{review} is the review that is read here: choose another place for the scores.")
     fitted = TASTE.load(model)
     fitted.n_jobs = threads
-    found = write_scores(fitted, Cohort.load(cohort), out, courses)
+    reviewed = None if review is None else fitted.apply_review(review)
+    found = write_scores(reviewed or fitted, Cohort.load(cohort), out, courses)
     files = {"scores": str(out)} | ({} if courses is None else {"courses": str(courses)})
     if json_:
-        print_json({**files, **found._asdict()})
+        names = {} if reviewed is None else {"names": reviewed.names}
+        print_json({**files, **found._asdict(), **names})
         return
-    lines = [
+    lines = [] if reviewed is None else [("Phenotypes", "; ".join(reviewed.names))]
+    lines += [
         ("Patients", f"{found.patients:,}"),
         ("Visits", f"{found.visits:,}"),
         ("Short histories", f"{found.short_histories:,} (fewer visits than phenotypes)"),

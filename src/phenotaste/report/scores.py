@@ -10,6 +10,7 @@ import numpy as np
 from phenotaste.cohort import Cohort
 from phenotaste.report.files import replacing
 from phenotaste.report.patients import Patients
+from phenotaste.review import Reviewed
 from phenotaste.taste import TASTE, Projection
 
 if TYPE_CHECKING:
@@ -30,20 +31,25 @@ class Scoring(NamedTuple):
 
 
 def write_scores(
-    model: TASTE,
+    model: TASTE | Reviewed,
     cohort: Cohort,
     path: str | os.PathLike[str],
     courses: str | os.PathLike[str] | None = None,
 ) -> Scoring:
-    """Score a cohort and write a row for each patient; into `courses`, if given, a row for each visit."""
+    """Score a cohort and write a row for each patient; into `courses`, if given, a row for each visit.
+
+    Under a review, columns have the reviewer's names, those of merged phenotypes are added up, and those of rejected
+    ones are left out.
+    """
     import pyarrow.parquet as pq
 
-    found = model.project(cohort)
-    table = scores_table(found, cohort)
+    reviewed = model if isinstance(model, Reviewed) else None
+    found = (model if reviewed is None else reviewed.model).project(cohort)
+    table = scores_table(found, cohort, reviewed)
     with ExitStack() as files:
         pq.write_table(table, files.enter_context(replacing(path, private=True)))
         if courses is not None:
-            blocks = course_tables(found, cohort)
+            blocks = course_tables(found, cohort, reviewed)
             first = next(blocks)
             file = files.enter_context(replacing(courses, private=True))
             with pq.ParquetWriter(file, first.schema) as writer:
@@ -60,32 +66,45 @@ def write_scores(
     )
 
 
-def scores_table(found: Projection, cohort: Cohort) -> "pa.Table":
-    """Scores, shares and intensities of each patient, number of visits, short-history flag, and loss."""
+def labels_of(found: Projection, reviewed: Reviewed | None) -> list[str]:
+    """What tells the phenotypes' columns apart."""
+    return [str(r + 1) for r in range(found.W.shape[1])] if reviewed is None else reviewed.labels()
+
+
+def scores_table(found: Projection, cohort: Cohort, reviewed: Reviewed | None = None) -> "pa.Table":
+    """Scores, shares and intensities of each patient, number of visits, short-history flag, and loss.
+
+    Shares are of all that the model explains, also where a review leaves phenotypes out: the same share whoever
+    reviewed.
+    """
     import pyarrow as pa
 
     patients = Patients(found.W, found.U, found.offsets)
     columns = {"patient": cohort.patient_ids}
     parts = {"phenotype": found.W, "share": patients.shares(), "intensity": patients.intensities()}
+    labels = labels_of(found, reviewed)
     for name, matrix in parts.items():
-        columns |= {f"{name}_{r + 1}": column for r, column in enumerate(matrix.T)}
+        shown = matrix if reviewed is None else reviewed.add_up(matrix)
+        columns |= {f"{name}_{label}": column for label, column in zip(labels, shown.T, strict=True)}
     columns["visits"] = patients.visits
     columns["short_history"] = patients.visits < found.W.shape[1]
     columns["loss"] = found.patient_loss
     return pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})
 
 
-def course_tables(found: Projection, cohort: Cohort) -> Iterator["pa.Table"]:
+def course_tables(
+    found: Projection, cohort: Cohort, reviewed: Reviewed | None = None
+) -> Iterator["pa.Table"]:
     """Patient, visit (counted from 1), time if known, and the courses, some visits at a time; at least one table."""
     import pyarrow as pa
 
-    offsets = found.offsets
+    offsets, labels = found.offsets, labels_of(found, reviewed)
+    U = found.U if reviewed is None else reviewed.courses(found.W, found.U, offsets)
     for first in range(0, max(cohort.n_visits, 1), VISITS_AT_A_TIME):
         rows = np.arange(first, min(first + VISITS_AT_A_TIME, cohort.n_visits))
         owner = np.searchsorted(offsets, rows, side="right") - 1
         columns = {"patient": cohort.patient_ids[owner], "visit": rows - offsets[owner] + 1}
         if cohort.visit_times is not None:
             columns["time"] = cohort.visit_times[rows]
-        courses = found.U[rows]
-        columns |= {f"phenotype_{r + 1}": column for r, column in enumerate(courses.T)}
+        columns |= {f"phenotype_{label}": course for label, course in zip(labels, U[rows].T, strict=True)}
         yield pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})

@@ -123,10 +123,7 @@ class Reviewed:
             top=top,
             min_weight=min_weight,
             scale=scale,
-            largest_entries=tuple(
-                0.0 if factor is None else float(factor.max(initial=0.0))
-                for factor in (self.model.V_, self.model.F_)
-            ),
+            largest_entries=(largest_entry(self.model.V_), largest_entry(self.model.F_)),
         )
         place = table["phenotype"].to_numpy(dtype=np.int64) - 1
         table["phenotype"] = np.array([group.number for group in self.groups])[place]
@@ -190,6 +187,10 @@ class Reviewed:
             )
         total = totals[members].sum()
         return totals[members] / total if total > 0 else np.full(len(members), 1 / len(members))
+
+
+def largest_entry(factor: Matrix | None) -> float:
+    return 0.0 if factor is None else float(factor.max(initial=0.0))
 
 
 def unique(names: Sequence[str]) -> list[str]:

@@ -124,7 +124,7 @@ class Review:
 
     def check_model(self, model: Any) -> None:
         """Refuse the review where it was made of another model than this one."""
-        if self.model != fingerprint(model):
+        if self.model != fingerprint(model) or len(self.decisions) != model.V_.shape[1]:
             raise InputError(
                 "The review was made of another model: use the model that its report was written from, "
                 "or review this one anew."
