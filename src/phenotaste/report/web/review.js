@@ -1,0 +1,120 @@
+// The review: what the reader decided, how it is kept in the browser, and the file it goes out and comes back in.
+
+const NUMBERS = content.phenotypes.map((phenotype) => phenotype.number);
+const TOTAL = content.review ? content.review.phenotypes : NUMBERS.length; // a page may show fewer than the model has
+const LONGEST = { name: 200, comment: 5000, reviewer: 200 };
+const LARGEST = 1_000_000 + 50_000 * TOTAL; // bytes; no honest review is near it
+const STATUSES = ["open", "accepted", "rejected", "merged"];
+const WORDS = { open: "open", accepted: "accepted", rejected: "rejected", merged: "merged" };
+const KEY = `phenotaste-review-${content.fingerprint}`;
+
+class Refused extends Error {}
+
+let review = null; // {reviewer, order, decisions: Map(number → {name, comment, status, merge_with})}
+let savedAs = ""; // what the last file saved or loaded held
+let keeps = true; // whether this browser keeps work between visits
+const watchers = []; // told which phenotype changed, or null for all of them
+
+const decision = (number) => review.decisions.get(number);
+const decided = () => NUMBERS.filter((number) => decision(number).status !== "open").length;
+const merging = (number) => NUMBERS.filter((other) => decision(other).merge_with === number);
+const unsaved = () => essence(review) !== savedAs;
+
+function titleOf(number) {
+  const name = decision(number)?.name;
+  return name ? `${number} · ${name}` : `Phenotype ${number}`;
+}
+
+function blank() {
+  const all = Array.from({ length: TOTAL }, (_, i) => i + 1);
+  const decisions = all.map((number) => {
+    const shown = content.phenotypes.find((phenotype) => phenotype.number === number);
+    return [number, { name: oneLine(shown?.name ?? ""), comment: "", status: "open", merge_with: null }];
+  });
+  return { reviewer: "", order: all, decisions: new Map(decisions) };
+}
+
+function record(state, date) {
+  const decisions = [...state.decisions].sort((a, b) => a[0] - b[0]).map(([phenotype, made]) => ({ phenotype, ...made }));
+  return { format: "phenotaste-review", version: 1, model: content.fingerprint, phenotypes: TOTAL, reviewer: state.reviewer, date, decisions, order: state.order };
+}
+
+const essence = (state) => JSON.stringify(record(state, ""));
+const today = () => { const now = new Date(); return [now.getFullYear(), now.getMonth() + 1, now.getDate()].map((part) => String(part).padStart(2, "0")).join("-"); };
+
+// A phenotype and those it is merged with, one after the other; null where that never ends.
+function chain(decisions, number) {
+  const found = [];
+  for (let at = number; !found.includes(at); at = decisions.get(at).merge_with) {
+    found.push(at);
+    if (decisions.get(at).status !== "merged") return found;
+  }
+  return null;
+}
+
+function change(number, changes) {
+  Object.assign(decision(number), changes);
+  told(number);
+}
+
+// Accepting or rejecting again takes it back. Returns a sentence where it cannot be.
+function decide(number, status) {
+  const now = decision(number);
+  const takenIn = merging(number);
+  if (status === "rejected" && now.status !== "rejected" && takenIn.length > 0) {
+    return `${takenIn.map(titleOf).join(", ")} ${takenIn.length === 1 ? "is" : "are"} merged with this one. Undo that before you reject it.`;
+  }
+  change(number, { status: now.status === status ? "open" : status, merge_with: null });
+  return null;
+}
+
+// Phenotypes this one can be merged with: not a rejected one, and not one that is merged with it, directly or not.
+function partners(number) {
+  const free = (other) => !chain(review.decisions, other).includes(number);
+  return NUMBERS.filter((other) => decision(other).status !== "rejected" && free(other));
+}
+
+function told(number) {
+  keep();
+  watchers.forEach((watch) => watch(number));
+}
+
+function keep() {
+  try {
+    localStorage.setItem(KEY, JSON.stringify({ review: record(review, today()), saved: !unsaved() }));
+    keeps = true;
+  } catch {
+    keeps = false;
+  }
+}
+
+function replaceReview(state, saved) {
+  review = state;
+  savedAs = saved ? essence(state) : "";
+  told(null);
+}
+
+// Work kept here comes first, then a review that came with the page.
+function startReview() {
+  const given = content.review ? parsed(content.review) : null; // checked when the page was made
+  review = given ?? blank();
+  savedAs = essence(review);
+  let kept = null;
+  try {
+    kept = JSON.parse(localStorage.getItem(KEY) ?? "null");
+    localStorage.setItem(`${KEY}-try`, "");
+    localStorage.removeItem(`${KEY}-try`);
+  } catch {
+    keeps = false;
+  }
+  if (!kept) return null;
+  try {
+    const mine = parsed(kept.review);
+    const other = essence(mine) !== essence(review) && given;
+    review = mine;
+    savedAs = kept.saved === true ? essence(mine) : "";
+    return other ? { text: "This is your work kept in this browser. The page came with another review.", button: "Use that one", run: () => replaceReview(given, true) } : null;
+  } catch {
+    return { text: "Work kept in this browser could not be read, and is not shown." };
+  }
+}
