@@ -13,6 +13,7 @@ from phenotaste.cli.cohort import cohort
 from phenotaste.cli.demo import demo
 from phenotaste.cli.fit import fit
 from phenotaste.cli.score import score
+from phenotaste.cli.select import select
 from phenotaste.errors import InputError
 
 REFUSED, INTERRUPTED = 1, 130
@@ -43,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables, which may hold patients' data
 )
 app.add_typer(cohort)
-for command in (demo, fit, score):
+for command in (demo, fit, score, select):
     app.command()(command)
 
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from phenotaste.core.loop import Progress as Report
+    from phenotaste.selection.run import Progress as GridReport
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -103,3 +104,31 @@ def step_progress() -> Iterator[Callable[[str], None]]:
 
     with bar:
         yield step
+
+
+@contextmanager
+def grid_progress() -> Iterator[Callable[["GridReport"], None]]:
+    """For the many fits of a selection: a bar over all of them with the time left, elsewhere a line now and then."""
+    screen = Console(stderr=True, highlight=False, markup=False)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[where]}"),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    task = bar.add_task("Preparing", total=1.0, where="")
+    last_line = time.monotonic()
+
+    def report(now: "GridReport") -> None:
+        nonlocal last_line
+        left = f"about {timedelta(seconds=round(now.seconds_left))} left"
+        count, rank = f"Fit {now.done:,} of {now.total:,}", f"{now.task.rank} phenotypes"
+        bar.update(task, description=count, completed=now.share, where=f"{now.share:.0%}, {rank}, {left}")
+        if bar.disable and time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
+            last_line = time.monotonic()
+            screen.print(f"{count}, {rank}, {left}")
+
+    with bar:
+        yield report
