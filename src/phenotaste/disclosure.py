@@ -59,9 +59,10 @@ class Gate:
         found = np.asarray(counts)
         return (found > 0) & (found < (0 if self.trusted else self.fewest))
 
-    def enough(self, count: int) -> bool:
-        """Whether a mean, a quantile or a curve of so many patients may be shown; one of nobody never is."""
-        return count >= (1 if self.trusted else self.fewest)
+    @property
+    def smallest_group(self) -> int:
+        """Of how many patients a mean, a quantile or a point of a curve may be shown; one of nobody never is."""
+        return 1 if self.trusted else self.fewest
 
     def count(self, where: str, what: str, count: int, *differences: int) -> int | None:
         """A count, unless it or one of the `differences` a reader can take with other shown counts is small."""
@@ -72,7 +73,7 @@ class Gate:
 
     def number(self, where: str, what: str, value: float, backed_by: int) -> float | None:
         """A mean, quantile or effect of so many patients, rounded; None also for what is not a number."""
-        if not self.enough(backed_by):
+        if backed_by < self.smallest_group:
             self.note(where, what)
             return None
         return rounded(value)

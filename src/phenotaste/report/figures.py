@@ -1,7 +1,6 @@
-"""The figures, drawn with matplotlib: definitions, loss, courses and shares. Each is of many patients or of none."""
+"""The figures, drawn with matplotlib from the same content as the page: definitions, fit, map, outcome, stability."""
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,87 +8,122 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.report.counts import FEWEST, in_steps
-from phenotaste.report.files import replacing
-from phenotaste.report.patients import Patients, mean_course, patients_of, timing
-from phenotaste.report.text import readable
-from phenotaste.taste import TASTE
+from phenotaste.report import panels
+from phenotaste.report.content import build
+from phenotaste.report.drawing import (
+    FORMATS,
+    INK,
+    LINE,
+    SOFT,
+    STATIC,
+    TEMPORAL,
+    clean,
+    label,
+    loud_if_trusted,
+    new_figure,
+    plain,
+    save,
+)
+from phenotaste.report.record import Content, Phenotype
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TEMPORAL, STATIC, SOFT, LINE = "#1f6391", "#c4261d", "#5b6875", "#c9d0d6"
 MAPS = {"temporal": "Blues", "static": "Reds"}
-DPI = 150
 MOST_ROWS = 60  # of one kind in the map of definitions
-NAME_LENGTH = 60
-PANELS_ACROSS = 5
-COURSE_POINTS = 21
-THIRDS: dict[str, dict[str, Any]] = {
-    "the third with the earliest activity": {"color": "#6fb0dc", "linewidth": 1.8, "linestyle": "--"},
-    "in between": {"color": TEMPORAL, "linewidth": 1.8},
-    "the third with the latest": {"color": "#0c2f4a", "linewidth": 1.8, "linestyle": "-."},
-}
-SHARE_EDGES = np.linspace(0.0, 1.0, 11)
+SHOWN_WEIGHT = 0.1  # a feature is in it if it weighs so much in some phenotype
+PREFIXES = {"diagnosis": "Dx ", "medication": "Rx ", "procedure": "Px ", "other": ""}
 
 
-def save_all(model: TASTE, folder: str | os.PathLike[str], cohort: Cohort | None = None) -> list[Path]:
-    """Draw every figure that the model, and the patients if known, allow, as PNG files into a folder."""
-    drawings: dict[str, Callable[[], Figure]] = {
-        "definitions": lambda: definitions(model),
-        "loss": lambda: loss_curve(model),
-    }
-    patients = patients_of(model, cohort)
-    if patients is not None:
-        drawings["courses"] = lambda: courses(patients)
-        drawings["shares"] = lambda: shares(patients)
+def save_all(
+    content: Any,
+    folder: str | os.PathLike[str],
+    cohort: Cohort | None = None,
+    formats: tuple[str, ...] = FORMATS,
+) -> list[Path]:
+    """Draw every figure that the content allows into a folder; a model in its place has its content built first."""
+    if not isinstance(content, Content):
+        content = build(content, cohort)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    paths = [Path(folder) / f"{name}.png" for name in drawings]
-    for path, draw in zip(paths, drawings.values(), strict=True):
-        save(draw(), path)
+    paths = []
+    for name, draw in drawings(content).items():
+        figure = draw(content)
+        loud_if_trusted(figure, content)
+        for kind in formats:
+            paths.append(Path(folder) / f"{name}.{kind}")
+            save(figure, paths[-1])
     return paths
 
 
-def save(figure: "Figure", path: Path) -> None:
-    with warnings.catch_warnings(), replacing(path) as file:
-        warnings.filterwarnings("ignore", message="Glyph")  # a letter the font lacks is drawn as a box
-        figure.savefig(file, format="png", dpi=DPI)
+def drawings(content: Content) -> dict[str, Callable[[Content], "Figure"]]:
+    """The figures for which there is something to show."""
+    found = content.phenotypes
+    possible: dict[str, tuple[Callable[[Content], Figure], bool]] = {
+        "definitions": (definitions, True),
+        "loss": (loss, bool(content.overview.loss)),
+        "map": (phenotype_map, len(found) > 1),
+        "prevalence": (prevalence, any(p.prevalence is not None for p in found)),
+        "courses": (panels.typical_courses, any(p.typical for p in found)),
+        "visits": (panels.over_visits, any(p.course.visits for p in found)),
+        "months": (panels.over_months, any(p.course.months for p in found)),
+        "profiles": (panels.profiles, any(c.effect is not None for p in found for c in p.profile)),
+        "outcome": (outcome, any(p.outcome and p.outcome.odds_ratio is not None for p in found)),
+        "stability": (stability, any(p.stability for p in found)),
+    }
+    return {name: draw for name, (draw, there) in possible.items() if there}
 
 
-def definitions(model: TASTE) -> "Figure":
+def definitions(content: Content) -> "Figure":
     """Features by phenotypes, temporal ones above static ones, each next to those of the same phenotype."""
-    table = model.phenotypes(top=None)
-    maps = {kind: weight_map(table, kind, model.V_.shape[1]) for kind in MAPS}
-    maps = {kind: found for kind, found in maps.items() if len(found)}
-    rows = [max(len(found), 2) for found in maps.values()] or [2]
-    figure = new_figure(4.2 + 0.62 * model.V_.shape[1], 1.1 + 0.235 * sum(rows))
+    maps = {kind: weight_map(content, kind) for kind in MAPS}
+    maps = {kind: found for kind, found in maps.items() if found[0]}
+    rows = [max(len(names), 2) for names, _ in maps.values()] or [2]
+    figure = new_figure(4.8 + 0.62 * max(len(content.phenotypes), 3), 1.3 + 0.235 * sum(rows))
     axes = figure.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0]
-    for axis, (kind, found) in zip(axes, maps.items(), strict=False):
-        draw_map(axis, found, kind, top=axis is axes[0])
+    for axis, (kind, (names, weights)) in zip(axes, maps.items(), strict=False):
+        draw_map(axis, content, names, weights, kind, top=axis is axes[0])
+    if not maps:
+        axes[0].set_axis_off()
+        axes[0].text(0.5, 0.5, f"no feature of {content.fewest} patients or more", ha="center", color=SOFT)
     return figure
 
 
-def weight_map(table: "pd.DataFrame", kind: str, rank: int) -> "pd.DataFrame":
-    """Features (rows) by phenotypes (columns); rows ordered by their heaviest phenotype, then by weight."""
-    rows = table[table["kind"] == kind]
-    found = rows.pivot_table(index="feature", columns="phenotype", values="weight", aggfunc="max")
-    found = found.reindex(columns=range(1, rank + 1)).fillna(0.0)
-    found = found.loc[found.max(axis=1).sort_values(ascending=False).index[:MOST_ROWS]]
-    order = np.lexsort((-found.max(axis=1).to_numpy(), found.to_numpy().argmax(axis=1)))
-    return found.iloc[order]
+def weight_map(content: Content, kind: str) -> tuple[list[str], np.ndarray]:
+    """Names and weights (features by phenotypes), ordered by their heaviest phenotype, then by weight."""
+    named = (
+        [PREFIXES[f.group] + f.name for f in content.features.temporal]
+        if kind == "temporal"
+        else [f.name for f in content.features.static]
+    )
+    weights = np.zeros((len(named), len(content.phenotypes)))
+    for r, phenotype in enumerate(content.phenotypes):
+        for j, weight in phenotype.temporal if kind == "temporal" else phenotype.static:
+            weights[j, r] = weight
+    heaviest = weights.max(axis=1, initial=0.0)
+    kept = np.argsort(-heaviest, kind="stable")[:MOST_ROWS]
+    kept = kept[heaviest[kept] >= SHOWN_WEIGHT]
+    order = kept[np.lexsort((-heaviest[kept], weights[kept].argmax(axis=1)))] if len(kept) else kept
+    return [named[j] for j in order], weights[order]
 
 
-def draw_map(axis: "Axes", found: "pd.DataFrame", kind: str, top: bool) -> None:
-    mesh = axis.imshow(found.to_numpy(), cmap=MAPS[kind], vmin=0.0, vmax=1.0, aspect="auto")
-    axis.set_yticks(range(len(found)), [plain(name) for name in found.index], fontsize=8)
-    axis.set_xticks(range(found.shape[1]), [str(r) for r in found.columns], fontsize=8)
-    if top:
+def draw_map(
+    axis: "Axes", content: Content, names: list[str], weights: np.ndarray, kind: str, top: bool
+) -> None:
+    mesh = axis.imshow(weights, cmap=MAPS[kind], vmin=0.0, vmax=1.0, aspect="auto")
+    axis.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=8)
+    long = any(p.name for p in content.phenotypes)
+    ticks = [label(p) if p.name else str(p.number) for p in content.phenotypes]
+    axis.set_xticks(range(len(ticks)), ticks, fontsize=8)
+    if top and long:
+        axis.tick_params(axis="x", labelrotation=40)
+        for tick in axis.get_xticklabels():
+            tick.set(horizontalalignment="left", rotation_mode="anchor")
+    elif top:
         axis.set_title("Phenotype", fontsize=9)
     axis.tick_params(length=0, labeltop=top, labelbottom=False)
-    axis.set_xticks(np.arange(found.shape[1] + 1) - 0.5, minor=True)
-    axis.set_yticks(np.arange(len(found) + 1) - 0.5, minor=True)
+    axis.set_xticks(np.arange(len(ticks) + 1) - 0.5, minor=True)
+    axis.set_yticks(np.arange(len(names) + 1) - 0.5, minor=True)
     axis.grid(which="minor", color="white", linewidth=1.5)
     axis.tick_params(which="minor", length=0)
     axis.spines[:].set_visible(False)
@@ -99,13 +133,15 @@ def draw_map(axis: "Axes", found: "pd.DataFrame", kind: str, top: bool) -> None:
     bar.outline.set_visible(False)
 
 
-def loss_curve(model: TASTE) -> "Figure":
+def loss(content: Content) -> "Figure":
     figure = new_figure(6.0, 3.4)
     axis = figure.subplots()
-    axis.plot(np.arange(1, model.n_iter_ + 1), model.loss_curve_, color=TEMPORAL, marker="o", markersize=3)
-    axis.set_xlabel("Iteration")
-    axis.set_ylabel("Objective")
-    axis.set_title(f"Objective by iteration ({model.outcome_.replace('_', ' ')})", fontsize=10, loc="left")
+    curve = content.overview.loss
+    axis.plot(np.arange(1, len(curve) + 1), curve, color=TEMPORAL, marker="o", markersize=3)
+    axis.set_xlabel("Iteration", fontsize=9)
+    axis.set_ylabel("Objective", fontsize=9)
+    ending = content.overview.outcome.split(":")[0]
+    axis.set_title(f"Objective by iteration ({ending})", fontsize=10, loc="left")
     axis.locator_params(axis="x", integer=True)
     axis.yaxis.set_major_formatter("{x:,.6g}")
     axis.tick_params(labelsize=8)
@@ -113,82 +149,114 @@ def loss_curve(model: TASTE) -> "Figure":
     return figure
 
 
-def courses(patients: Patients) -> "Figure":
-    """Mean activity from first to last visit, for thirds of the patients a phenotype leads in, and for the others."""
-    leading = patients.leading()
-    title = "Mean activity over the history of the patients a phenotype leads in"
-    figure, axes = panels(patients.W.shape[1], title, "visits so far (%)")
-    along = np.linspace(0, 100, COURSE_POINTS)
-    for r, axis in enumerate(axes):
-        led = np.flatnonzero(leading == r)
-        thirds = np.array_split(led[np.argsort(timing(patients, r)[led], kind="stable")], len(THIRDS))
-        for (name, style), third in zip(THIRDS.items(), thirds, strict=True):
-            mean = mean_course(patients, r, third, COURSE_POINTS)
-            axis.plot(along, np.nan * along if mean is None else mean, label=name, **style)
-        others = mean_course(patients, r, np.flatnonzero(leading != r), COURSE_POINTS)
-        if others is not None:
-            axis.plot(along, others, color=SOFT, linewidth=1, linestyle=":", label="all other patients")
-        if min(map(len, thirds)) < FEWEST:
-            too_few(axis)
-    axes[0].set_ylim(bottom=0)
-    handles, labels = axes[0].get_legend_handles_labels()
-    columns = 4 if len(axes) >= PANELS_ACROSS else 2
-    figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=columns)
+def phenotype_map(content: Content) -> "Figure":
+    """Phenotypes with similar temporal definitions lie near each other; the larger the more patients have them."""
+    figure = new_figure(6.0, 5.4)
+    axis = figure.subplots()
+    for phenotype, point in zip(content.phenotypes, content.overview.map, strict=True):
+        hidden = point.size is None
+        area = 160 if point.size is None else 160 + 2400 * point.size
+        axis.scatter(
+            point.x,
+            point.y,
+            s=area,
+            facecolor="white" if hidden else TEMPORAL,
+            edgecolor=TEMPORAL,
+            linestyle="--" if hidden else "-",
+            alpha=0.9 if hidden else 0.35,
+        )
+        axis.annotate(
+            label(phenotype) if phenotype.name else str(phenotype.number),
+            (point.x, point.y),
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=INK,
+        )
+    axis.set(xlim=(-0.15, 1.15), ylim=(-0.15, 1.15), xticks=[], yticks=[])
+    axis.set_aspect("equal")
+    axis.spines[:].set_color(LINE)
+    sized = any(point.size is not None for point in content.overview.map)
+    title = "Phenotypes by how alike their temporal definitions are"
+    axis.set_title(f"{title}\n(size: share of patients)" if sized else title, fontsize=10, loc="left")
     return figure
 
 
-def shares(patients: Patients) -> "Figure":
-    """How many patients have how much of each phenotype."""
-    share = patients.shares()
-    explained = share[share.any(axis=1)]
-    title = f"Patients by the share a phenotype has in them (in steps of {FEWEST})"
-    figure, axes = panels(patients.W.shape[1], title, "share (%)")
-    for r, axis in enumerate(axes):
-        height = in_steps(np.histogram(explained[:, r], SHARE_EDGES)[0])
-        axis.bar(100 * SHARE_EDGES[:-1], height, width=9.2, align="edge", color=TEMPORAL)
-        if not any(height):
-            too_few(axis)
+def prevalence(content: Content) -> "Figure":
+    """How many patients have each phenotype, and in how many it leads."""
+    figure, axis, rows = one_row_each(content, content.phenotypes, "Share of patients (%)")
+    for y, phenotype in zip(rows, content.phenotypes, strict=True):
+        have, lead = phenotype.prevalence, phenotype.leading.share
+        if have is not None:
+            axis.barh(y, 100 * have, height=0.62, color=TEMPORAL, alpha=0.35, label="have it")
+        if lead is not None:
+            axis.barh(y, 100 * lead, height=0.28, color=TEMPORAL, label="it leads in")
+        if have is None and lead is None:
+            text = f"  fewer than {content.fewest} patients"
+            axis.text(0, y, text, va="center", fontsize=8, color=SOFT)
+    axis.set_xlim(left=0)
+    axis.set_title("Patients that have a phenotype, and in whom it leads", fontsize=10, loc="left")
+    once = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    axis.legend(once.values(), once.keys(), fontsize=8, frameon=False, loc="best")
     return figure
 
 
-def panels(count: int, title: str, x_label: str) -> tuple["Figure", list["Axes"]]:
-    """One small panel for each phenotype, on common scales."""
-    across = min(count, PANELS_ACROSS)
-    down = -(-count // across)
-    figure = new_figure(max(2.1 * across, 5.5) + 0.6, 1.9 * down + 0.9)
-    figure.suptitle(title, fontsize=10, x=0.01, horizontalalignment="left")
-    grid: Any = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    axes = list(grid.flat)
-    for axis in axes[count:]:
-        axis.set_visible(False)
-    for r, axis in enumerate(axes[:count]):
-        axis.set_title(f"Phenotype {r + 1}", fontsize=9, loc="left")
-        axis.tick_params(labelsize=7)
-        clean(axis)
-        if r + across >= count:  # nothing below it
-            axis.tick_params(labelbottom=True)
-            axis.set_xlabel(x_label, fontsize=8)
-    return figure, axes[:count]
+def outcome(content: Content) -> "Figure":
+    """Odds ratios with their intervals, on a logarithmic scale."""
+    shown = [p for p in content.phenotypes if p.outcome is not None]
+    figure, axis, rows = one_row_each(content, shown, "Odds ratio against all other patients (95 % interval)")
+    axis.set_xscale("log")
+    axis.axvline(1.0, color=LINE, linewidth=1)
+    for y, phenotype in zip(rows, shown, strict=True):
+        link = phenotype.outcome
+        if link is None or link.odds_ratio is None or link.low is None or link.high is None:
+            text = f"fewer than {content.fewest} patients"
+            axis.text(1.0, y, text, va="center", ha="center", fontsize=8, color=SOFT, backgroundcolor="white")
+            continue
+        axis.plot([link.low, link.high], [y, y], color=TEMPORAL, linewidth=1.5)
+        axis.plot(link.odds_ratio, y, marker="s", color=TEMPORAL, markersize=6)
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_title("Outcome where a phenotype leads", fontsize=10, loc="left")
+    return figure
 
 
-def new_figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure  # not pyplot: it keeps figures, and may look for a screen
+def stability(content: Content) -> "Figure":
+    """How alike each phenotype's counterparts in other starts and in resamples were."""
+    shown = [p for p in content.phenotypes if p.stability is not None]
+    figure, axis, rows = one_row_each(content, shown, "Cosine with the counterpart in another run")
+    for y, phenotype in zip(rows, shown, strict=True):
+        assert phenotype.stability is not None
+        kinds = (("other starts", phenotype.stability.starts), ("resamples", phenotype.stability.bootstrap))
+        for step, (kind, found), colour in zip((0.16, -0.16), kinds, (TEMPORAL, STATIC), strict=True):
+            if found is not None:
+                places = np.full(len(found.values), y + step)
+                axis.plot(found.values, places, "|", color=colour, alpha=0.5, markersize=8)
+                marker = "o" if kind == "other starts" else "D"
+                axis.plot(
+                    found.median, y + step, marker, color=colour, markersize=5, label=f"{kind} (median)"
+                )
+    axis.set_xlim(right=1.02)
+    axis.set_title("How surely each phenotype is found again", fontsize=10, loc="left")
+    once = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    axis.legend(once.values(), once.keys(), fontsize=8, frameon=False, loc="best")
+    return figure
 
-    return Figure(figsize=(width, height), layout="constrained")
 
-
-def clean(axis: "Axes") -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(LINE)
-    axis.tick_params(color=LINE)
-
-
-def too_few(axis: "Axes") -> None:
-    axis.text(0.5, 0.5, "too few\npatients", transform=axis.transAxes, ha="center", fontsize=8, color=SOFT)
-
-
-def plain(name: Any) -> str:
-    """A name as matplotlib shows it letter by letter: a dollar sign would start a formula."""
-    text = readable(name)
-    text = text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
-    return text.replace("$", r"\$")
+def one_row_each(
+    content: Content, shown: list[Phenotype], x_label: str
+) -> tuple["Figure", "Axes", list[int]]:
+    """A horizontal axis with a row for each phenotype, the first on top."""
+    figure = new_figure(6.4, 1.3 + 0.36 * len(shown))
+    axis = figure.subplots()
+    rows = list(range(len(shown)))[::-1]
+    axis.set_yticks(rows, [label(p, 40) for p in shown], fontsize=8)
+    axis.set_ylim(-0.6, len(shown) - 0.4)
+    axis.set_xlabel(x_label, fontsize=8)
+    axis.tick_params(labelsize=8, axis="x")
+    axis.tick_params(axis="y", length=0)
+    clean(axis)
+    return figure, axis, rows

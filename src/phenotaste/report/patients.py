@@ -1,5 +1,6 @@
-"""Patients under a model, and the averages over many of them that figures and pages show."""
+"""Patients under a model: how much of each one a phenotype explains, and which one leads."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,13 +8,12 @@ from numpy.typing import NDArray
 
 from phenotaste.cohort import Cohort
 from phenotaste.metrics import is_fitted_on
-from phenotaste.report.counts import FEWEST
-from phenotaste.taste import TASTE
 
 Matrix = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NOBODY = -1
+VISITS_AT_A_TIME = 2**18  # so that squares of courses take little memory beside the courses
 
 
 class Patients(NamedTuple):
@@ -29,11 +29,12 @@ class Patients(NamedTuple):
 
     def strengths(self) -> Matrix:
         """w_kr‖u_kr‖: how much of patient k's record phenotype r explains. It grows with the number of visits."""
-        norms = np.zeros_like(self.W)
-        seen = self.visits > 0
-        if seen.any():
-            squares = np.add.reduceat(np.square(self.U, dtype=np.float64), self.offsets[:-1][seen], axis=0)
-            norms[seen] = np.sqrt(squares)
+        norms = np.zeros_like(self.W, dtype=np.float64)
+        seen = np.flatnonzero(self.visits)
+        for block in self._blocks(seen):
+            first, last = self.offsets[block[0]], self.offsets[block[-1] + 1]
+            squares = np.square(self.U[first:last], dtype=np.float64)
+            norms[block] = np.sqrt(np.add.reduceat(squares, self.offsets[block] - first, axis=0))
         return self.W * norms
 
     def shares(self) -> Matrix:
@@ -48,8 +49,7 @@ class Patients(NamedTuple):
 
     def leading(self) -> Integers:
         """Each patient's phenotype with the largest share, or NOBODY where there is none."""
-        share = self.shares()
-        return np.where(share.any(axis=1), share.argmax(axis=1), NOBODY)
+        return leading(self.shares())
 
     def leading_counts(self) -> list[int]:
         """For each phenotype, how many patients it leads in; the last count is of patients without one."""
@@ -57,8 +57,18 @@ class Patients(NamedTuple):
         found = np.bincount(np.where(self.leading() == NOBODY, R, self.leading()), minlength=R + 1)
         return [int(count) for count in found]
 
+    def _blocks(self, seen: Integers) -> Iterator[Integers]:
+        """Patients with visits, in runs of about so many visits."""
+        if len(seen):
+            part = self.offsets[seen] // VISITS_AT_A_TIME
+            yield from np.split(seen, np.flatnonzero(np.diff(part)) + 1)
 
-def patients_of(model: TASTE, cohort: Cohort | None = None) -> Patients | None:
+
+def leading(shares: Matrix) -> Integers:
+    return np.where(shares.any(axis=1), shares.argmax(axis=1), NOBODY)
+
+
+def patients_of(model: Any, cohort: Cohort | None = None) -> Patients | None:
     """The cohort's patients, else those the model was fitted on; None when the model was saved without them."""
     if cohort is not None and not is_fitted_on(model, cohort):
         projected = model.project(cohort)
@@ -66,35 +76,3 @@ def patients_of(model: TASTE, cohort: Cohort | None = None) -> Patients | None:
     if getattr(model, "U_", None) is None:
         return None
     return Patients(model.W_, model.U_, model.offsets_)
-
-
-def timing(patients: Patients, phenotype: int) -> Matrix:
-    """Where the middle of a phenotype's activity lies, from 0 (first visit) to 1 (last); NaN if there is none."""
-    visits = patients.visits
-    owner = np.repeat(np.arange(len(visits)), visits)
-    place = (np.arange(len(owner)) - patients.offsets[owner]) / np.maximum(visits - 1, 1)[owner]
-    course = patients.U[:, phenotype]
-    total = np.bincount(owner, course, len(visits))
-    moment = np.bincount(owner, course * place, len(visits))
-    return np.divide(moment, total, out=np.full(len(visits), np.nan), where=total > 0)
-
-
-def mean_course(patients: Patients, phenotype: int, chosen: NDArray[Any], n_points: int) -> Matrix | None:
-    """Mean activity w·u of a phenotype from first to last visit over the chosen patients; None if under 11.
-
-    Histories differ in length, so each is read off at the same `n_points` places between first and last visit.
-    `chosen` are patients' positions.
-    """
-    chosen = chosen[patients.visits[chosen] > 0]
-    if len(chosen) < FEWEST:
-        return None
-    course, weight = patients.U[:, phenotype], patients.W[chosen, phenotype]
-    first, last = patients.offsets[chosen], patients.offsets[chosen + 1] - 1
-    mean = np.empty(n_points)
-    for i, part in enumerate(np.linspace(0.0, 1.0, n_points)):
-        place = first + part * (last - first)
-        before = np.floor(place).astype(np.int64)
-        after = np.minimum(before + 1, last)
-        between = course[before] + (place - before) * (course[after] - course[before])
-        mean[i] = np.mean(weight * between)
-    return mean

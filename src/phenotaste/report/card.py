@@ -1,0 +1,114 @@
+"""The model card: what the model was made from, how, and what its figures may and may not be used for."""
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from phenotaste import __version__
+from phenotaste.disclosure import Gate
+from phenotaste.report.names import OLDEST, without_dates
+from phenotaste.report.record import CardSection, Lines
+from phenotaste.report.text import readable
+
+SETTINGS = {
+    "rank": "Phenotypes",
+    "lam": "Weight of static features",
+    "mu": "Weight of the uniqueness term",
+    "weights": "Weights are",
+    "normalize": "Definitions at unit norm",
+    "solver": "Solver",
+    "init": "Start",
+    "n_init": "Number of starts",
+    "max_iter": "Most iterations",
+    "tol": "Tolerance",
+    "dtype": "Precision of courses",
+}
+VALUES = {
+    "counts": "how often a code occurs at a visit",
+    "binary": "whether a code occurs at a visit",
+    "log": "log(1 + how often a code occurs at a visit)",
+}
+LONGEST = 60  # of a name from outside
+
+
+def card(
+    model: Any, origin: Mapping[str, Any] | None, data: Lines, fit: Lines, gate: Gate
+) -> list[CardSection]:
+    return [
+        CardSection("What this is", [purpose(model)]),
+        CardSection("Data", [], [*source(origin), *data]),
+        CardSection("Settings", [], settings(model)),
+        CardSection("Fit", [], [*fit, *iterations(model)]),
+        CardSection("What it may be used for", [MAY]),
+        CardSection("What it may not be used for", [MAY_NOT]),
+        CardSection("Limits", LIMITS),
+        CardSection("Disclosure control", [disclosure(gate)]),
+        CardSection("Versions", [], [("phenotaste", __version__), ("Python", platform.python_version())]),
+    ]
+
+
+def purpose(model: Any) -> str:
+    base = getattr(model, "model", model)
+    method = {"TASTE": "TASTE (temporal and static tensor factorisation)"}.get(
+        type(base).__name__, type(base).__name__
+    )
+    return (
+        f"Groups of codes and patient characteristics that occur together over time, found by {method} in health "
+        "records. They were found without any knowledge of medicine and are proposals until somebody who has it has "
+        "looked at them."
+    )
+
+
+MAY = (
+    "To describe groups of patients, to form hypotheses, to let clinicians name and judge the phenotypes, and to "
+    "compare how often and when they occur in populations recorded in a similar way."
+)
+MAY_NOT = (
+    "To diagnose or treat a single patient, or to conclude that one thing causes another. Shares, courses, effects and "
+    "odds ratios are not adjusted for anything, and are of patients whose records were used for finding the phenotypes "
+    "unless another cohort is named."
+)
+LIMITS = [
+    "Codes are recorded for billing and care: what was not recorded was not seen, and those who come more often show "
+    "more.",
+    "Weights are shares of the largest weight in the model, so they compare within it, not between models.",
+    "The leading phenotype is the one that explains most of a patient's record; many patients have several.",
+    "Activity is the patient's score times the course over the visits; it has no unit. Over visits it is averaged over "
+    "five neighbouring ones, over months over the visits of a month.",
+]
+
+
+def source(origin: Mapping[str, Any] | None) -> Lines:
+    """The kind of source and of values: no places, dates or paths."""
+    origin = origin or {}
+    lines: Lines = []
+    if isinstance(origin.get("source"), str):
+        lines.append(("Source", without_dates(readable(origin["source"]))[:LONGEST]))
+    chosen = origin.get("settings")
+    values = chosen.get("values") if isinstance(chosen, Mapping) else None
+    if values in VALUES:
+        lines.append(("Values", VALUES[values]))
+    return lines
+
+
+def settings(model: Any) -> Lines:
+    base = getattr(model, "model", model)
+    params = base.get_params()
+    return [(words, str(params[name])) for name, words in SETTINGS.items() if name in params]
+
+
+def iterations(model: Any) -> Lines:
+    return [("Iterations", f"{model.n_iter_:,}")]
+
+
+def disclosure(gate: Gate) -> str:
+    if gate.trusted:
+        return (
+            "Disclosure control is OFF: figures of very few patients are shown. Do not pass this on to anybody who may "
+            "not see the patients' records."
+        )
+    return (
+        f"No figure here is of fewer than {gate.fewest} patients or lets one be had by subtraction; features that "
+        "fewer patients of the fit have are left out; there are no patients' identifiers and no dates; ages from "
+        f"{OLDEST} on are one band. The list of what is hidden says where."
+    )
