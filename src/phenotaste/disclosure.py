@@ -74,7 +74,8 @@ class Gate:
     def number(self, where: str, what: str, value: float, backed_by: int) -> float | None:
         """A mean, quantile or effect of so many patients, rounded; None also for what is not a number."""
         if backed_by < self.smallest_group:
-            self.note(where, what)
+            if backed_by:  # nothing is hidden of nobody
+                self.note(where, what)
             return None
         return rounded(value)
 

@@ -40,7 +40,7 @@ def definitions(
                 continue
             largest = whole[kind] if scale == "matrix" else factor[:, r].max()
             largest = factor.max() if largest is None else largest
-            weight = factor[:, r] / largest if largest > 0 else factor[:, r]
+            weight = scaled(factor[:, r], largest)
             heaviest = np.argsort(-weight, kind="stable")[:top]
             rows += [
                 (r + 1, kind, str(j) if names is None else str(names[j]), float(weight[j]))
@@ -48,3 +48,8 @@ def definitions(
                 if weight[j] >= min_weight and weight[j] > 0
             ]
     return pd.DataFrame(rows, columns=["phenotype", "kind", "feature", "weight"])
+
+
+def scaled(factor: NDArray[Any], largest: float) -> NDArray[Any]:
+    """Weights as all tables, figures and pages give them: shares of the largest entry; zeros stay zeros."""
+    return factor / largest if largest > 0 else factor

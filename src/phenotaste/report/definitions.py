@@ -10,6 +10,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.disclosure import Gate, rounded
 from phenotaste.errors import InputError
 from phenotaste.metrics import cosines
+from phenotaste.phenotypes import scaled
 from phenotaste.report import names
 from phenotaste.report.record import MapPoint, Mass, Similar, Weights
 
@@ -112,8 +113,9 @@ def factor(
     kept = [rows for rows, show in zip(sources, shown, strict=True) if show]
     largest = max((float(whole[rows].sum(axis=0).max()) for rows in kept), default=0.0)
     columns = np.array([matrix[rows].sum(axis=0) for rows in kept]).reshape(len(kept), matrix.shape[1])
-    weights = columns / largest if largest > 0 else columns
-    return Factor([name for name, show in zip(found, shown, strict=True) if show], weights, kept)
+    return Factor(
+        [name for name, show in zip(found, shown, strict=True) if show], scaled(columns, largest), kept
+    )
 
 
 def note_hidden(gate: Gate, kind: str, rare: int, dated: int) -> None:

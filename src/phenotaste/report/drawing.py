@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 TEMPORAL, STATIC, SOFT, LINE, INK = "#1f6391", "#c4261d", "#5b6875", "#c9d0d6", "#22303c"
 FORMATS = ("png", "pdf")
 DPI = 150
+TOO_FEW = "not shown: too few patients"  # or fewer could be told from it
 NAME_LENGTH = 60
 SHORT_NAME = 26
 PANELS_ACROSS = 5
@@ -81,9 +82,8 @@ def clean(axis: "Axes") -> None:
     axis.tick_params(color=LINE)
 
 
-def too_few(axis: "Axes", content: Content) -> None:
-    text = f"fewer than\n{content.fewest} patients" if not content.trusted else "no patients"
-    axis.text(0.5, 0.4, text, transform=axis.transAxes, ha="center", fontsize=8, color=SOFT)
+def too_few(axis: "Axes") -> None:
+    axis.text(0.5, 0.4, "too few\npatients", transform=axis.transAxes, ha="center", fontsize=8, color=SOFT)
 
 
 def plain(name: Any, length: int = NAME_LENGTH) -> str:

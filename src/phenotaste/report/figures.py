@@ -17,6 +17,7 @@ from phenotaste.report.drawing import (
     SOFT,
     STATIC,
     TEMPORAL,
+    TOO_FEW,
     clean,
     label,
     loud_if_trusted,
@@ -192,8 +193,7 @@ def prevalence(content: Content) -> "Figure":
         if lead is not None:
             axis.barh(y, 100 * lead, height=0.28, color=TEMPORAL, label="it leads in")
         if have is None and lead is None:
-            text = f"  fewer than {content.fewest} patients"
-            axis.text(0, y, text, va="center", fontsize=8, color=SOFT)
+            axis.text(0, y, f"  {TOO_FEW}", va="center", fontsize=8, color=SOFT)
     axis.set_xlim(left=0)
     axis.set_title("Patients that have a phenotype, and in whom it leads", fontsize=10, loc="left")
     once = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
@@ -210,8 +210,9 @@ def outcome(content: Content) -> "Figure":
     for y, phenotype in zip(rows, shown, strict=True):
         link = phenotype.outcome
         if link is None or link.odds_ratio is None or link.low is None or link.high is None:
-            text = f"fewer than {content.fewest} patients"
-            axis.text(1.0, y, text, va="center", ha="center", fontsize=8, color=SOFT, backgroundcolor="white")
+            axis.text(
+                1.0, y, TOO_FEW, va="center", ha="center", fontsize=8, color=SOFT, backgroundcolor="white"
+            )
             continue
         axis.plot([link.low, link.high], [y, y], color=TEMPORAL, linewidth=1.5)
         axis.plot(link.odds_ratio, y, marker="s", color=TEMPORAL, markersize=6)

@@ -48,7 +48,7 @@ def typical_courses(content: Content) -> "Figure":
             along = np.linspace(0, 100, len(curve.curve))
             axis.plot(along, curve.curve, label=WORDS[curve.label], **STYLES[curve.label])
         if not phenotype.typical:
-            too_few(axis, content)
+            too_few(axis)
     axes[0].set_ylim(bottom=0)
     legend_below(figure, axes)
     return figure
@@ -69,10 +69,16 @@ def draw_bands(content: Content, bands: list[Band | None], x_label: str) -> "Fig
     figure, axes = panels(content, title, x_label, "activity")
     for band, axis in zip(bands, axes, strict=True):
         if band is None:
-            too_few(axis, content)
+            too_few(axis)
             continue
         axis.fill_between(
-            band.x, band.low, band.high, color=TEMPORAL, alpha=0.18, linewidth=0, label="half of the patients"
+            band.x,
+            band.low,
+            band.high,
+            color=TEMPORAL,
+            alpha=0.18,
+            linewidth=0,
+            label="middle half of the patients",
         )
         axis.plot(band.x, band.median, color=TEMPORAL, linewidth=1.6, label="median")
     axes[0].set_ylim(bottom=0)
@@ -93,11 +99,11 @@ def profiles(content: Content) -> "Figure":
     for axis in grid.flat[count:]:
         axis.set_visible(False)
     for phenotype, axis in zip(content.phenotypes, grid.flat, strict=False):
-        draw_profile(axis, phenotype, max(reach, 0.2), content)
+        draw_profile(axis, phenotype, max(reach, 0.2))
     return figure
 
 
-def draw_profile(axis: "Axes", phenotype: Phenotype, reach: float, content: Content) -> None:
+def draw_profile(axis: "Axes", phenotype: Phenotype, reach: float) -> None:
     shown = [c for c in phenotype.profile if c.effect is not None][:MOST_EFFECTS]
     axis.set_title(label(phenotype, 40), fontsize=9, loc="left")
     clean(axis)
@@ -112,4 +118,4 @@ def draw_profile(axis: "Axes", phenotype: Phenotype, reach: float, content: Cont
     axis.hlines(rows, 0.0, effects, color=SOFT, linewidth=1)
     axis.plot(effects, rows, "o", color=STATIC, markersize=5)
     if not shown:
-        too_few(axis, content)
+        too_few(axis)

@@ -5,8 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from phenotaste.core.loop import Outcome
-from phenotaste.report import counts
+from phenotaste.disclosure import FEWEST, Gate
 from phenotaste.taste import TASTE
+
+NOT_SHOWN = "not shown"
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,16 @@ class FitSummary:
 
     def lines(self, *, hide_small: bool = False) -> list[tuple[str, str]]:
         """Label and text of each line; with `hide_small` no count of fewer than 11 patients is among them."""
-        number = counts.shown if hide_small else "{:,}".format
-        visits = f"{self.visits:,}" if not hide_small or self.patients >= counts.FEWEST else counts.NOT_SHOWN
+        gate = Gate(trusted=not hide_small)
+        others = self.patients - self.short_histories - self.empty_histories
+        short, empty, _ = gate.parts("", "", [self.short_histories, self.empty_histories, others])
+        few = hide_small and self.patients < FEWEST
         found = [
-            ("Patients", number(self.patients)),
-            ("Visits", visits),
+            ("Patients", f"<{FEWEST}" if few else f"{self.patients:,}"),
+            ("Visits", NOT_SHOWN if few else f"{self.visits:,}"),
             ("Features", f"{self.features:,} temporal, {self.static_features:,} static"),
-            ("Short histories", f"{number(self.short_histories)} (fewer visits than phenotypes)"),
-            ("Empty histories", number(self.empty_histories)),
+            ("Short histories", f"{shown(short)} (fewer visits than phenotypes)"),
+            ("Empty histories", shown(empty)),
             ("RMSE", f"{self.rmse:.4g}"),
             (
                 "CPI",
@@ -84,6 +88,10 @@ def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
         advice=Outcome(model.outcome_).advice,
         seconds=seconds,
     )
+
+
+def shown(count: int | None) -> str:
+    return NOT_SHOWN if count is None else f"{count:,}"
 
 
 def plural(word: str, count: int) -> str:
