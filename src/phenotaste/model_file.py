@@ -87,6 +87,11 @@ def load(
     return settings, fitted
 
 
+def method_of(path: str | os.PathLike[str]) -> str:
+    """The name of the class that a saved model is of."""
+    return str(store.read(path, KIND)[1].get("method", OLDEST))
+
+
 def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
     """Raise ValueError where shapes or values could not have come from a fit: kernels index by them."""
     H, V, F = fitted["H_"], fitted["V_"], fitted["F_"]

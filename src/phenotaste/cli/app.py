@@ -12,6 +12,8 @@ from phenotaste import __version__
 from phenotaste.cli.cohort import cohort
 from phenotaste.cli.demo import demo
 from phenotaste.cli.fit import fit
+from phenotaste.cli.report import report
+from phenotaste.cli.review import review
 from phenotaste.cli.score import score
 from phenotaste.cli.select import select
 from phenotaste.errors import InputError
@@ -44,7 +46,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables, which may hold patients' data
 )
 app.add_typer(cohort)
-for command in (demo, fit, score, select):
+app.add_typer(review)
+for command in (demo, fit, score, select, report):
     app.command()(command)
 
 

@@ -13,14 +13,16 @@ from phenotaste.errors import InputError
 if TYPE_CHECKING:
     from phenotaste import TASTE
     from phenotaste.report import FitSummary
+    from phenotaste.report.record import Content, Phenotype
     from phenotaste.simulate import Truth
 
 RANK, STARTS = 5, 5
 # By its first line a folder is known for a demo's, whose files may be replaced.
 README = """Made by `phenotaste demo` from made-up patients.
 
-report.html     the phenotypes found, to look at in a browser
-figures         the same and more, as pictures
+report.html     the phenotypes found, to read, name and judge in a browser
+figures         the same as pictures
+tables          the same as tables
 cohort          the made-up patients; their true phenotypes are not in it
 model           the fitted model
 scores.parquet  a row for each patient: scores, shares, intensities
@@ -29,6 +31,7 @@ scores.parquet  a row for each patient: scores, shares, intensities
 
 class Demo(NamedTuple):
     model: "TASTE"
+    content: "Content"  # of the page
     summary: "FitSummary"
     found: dict[str, float]  # how alike the planted and the found definitions are, from 0 to 1
     seconds: float
@@ -45,7 +48,7 @@ def demo(
     """Make up a heart-failure cohort and find its phenotypes.
 
     The five phenotypes of the paper are planted in the cohort, so it can be told how well they were found. Writes
-    the cohort, the model, the scores, figures and a page to look at.
+    the cohort, the model, the scores, figures, tables and the page to read and review them on.
 
     Example:
 
@@ -80,6 +83,7 @@ def places(out: Path) -> dict[str, Path]:
     names = {
         "report": "report.html",
         "figures": "figures",
+        "tables": "tables",
         "cohort": "cohort",
         "model": "model",
         "scores": "scores.parquet",
@@ -92,7 +96,6 @@ def make_demo(out: Path, patients: int, seed: int) -> Demo:
     """Simulate, fit, and write all files."""
     from phenotaste import TASTE, report, simulate
     from phenotaste.cli.progress import fit_progress
-    from phenotaste.report import figures
     from phenotaste.report.scores import write_scores
 
     began = time.perf_counter()
@@ -112,9 +115,15 @@ def make_demo(out: Path, patients: int, seed: int) -> Demo:
     step("Scoring the patients")
     write_scores(model, cohort, at["scores"])
     step("Drawing figures and writing the page")
-    figures.save_all(model, at["figures"])
-    report.write(model, at["report"])
-    return Demo(model, summary, similarity(model, truth), time.perf_counter() - began)
+    content = report.write(
+        model,
+        at["report"],
+        cohort,
+        figures=at["figures"],
+        tables=at["tables"],
+        title="Heart failure, made up",
+    )
+    return Demo(model, content, summary, similarity(model, truth), time.perf_counter() - began)
 
 
 def step(text: str) -> None:
@@ -131,12 +140,19 @@ def similarity(model: "TASTE", truth: "Truth") -> dict[str, float]:
     }
 
 
+def heading(phenotype: "Phenotype") -> str:
+    """A line above a phenotype's table: its number, and the patients it leads in where they may be known."""
+    leading = phenotype.leading
+    if leading.patients is None or leading.share is None:
+        return f"Phenotype {phenotype.number} · few patients"
+    return f"Phenotype {phenotype.number} · {leading.patients:,} patients ({leading.share:.0%})"
+
+
 def print_demo(done: Demo, out: Path) -> None:
     from phenotaste.cli.printing import print_list, print_phenotypes
-    from phenotaste.report.page import headings
 
     at = places(out)
-    print_phenotypes(done.model.phenotypes(), headings(done.model))
+    print_phenotypes(done.model.phenotypes(), [heading(kind) for kind in done.content.phenotypes])
     print_list("The fit", done.summary.lines())
     print_list(
         "Planted and found, alike from 0 to 1 (mean cosine, matched one to one)",
@@ -151,9 +167,10 @@ def print_demo(done: Demo, out: Path) -> None:
     print_list(
         "What to try next",
         [
-            ("Look", f"open {at['report']} in a browser"),
+            ("Look", f"open {at['report']} in a browser, name the phenotypes, save review.json"),
             ("Refit", f"phenotaste fit {quoted['cohort']} --rank 4 --n-init 5 --out {quoted['model']}-4"),
             ("Score", f"phenotaste score {quoted['model']} {quoted['cohort']} --out scores.parquet"),
+            ("With names", "the same, with --review review.json"),
         ],
         wrap=False,
     )

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,18 @@ def check_file(path: str | os.PathLike[str], inputs: tuple[Path, ...] = ()) -> P
     return target
 
 
+def check_folder(path: str | os.PathLike[str], inputs: tuple[Path, ...] = ()) -> Path:
+    """Where files can be written: a folder, or a name for one, which is no part of an input."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        check_file(target / "file", inputs)
+    elif target.exists():
+        raise InputError(f"{path} is a file: choose another name for the folder.")
+    else:
+        check_file(path, inputs)
+    return target
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the name `path` when the block ends well, and is removed otherwise.
@@ -42,3 +55,25 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def filling(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
+    """A folder to write files into, which go to the folder `path` when the block ends well, and are removed otherwise.
+
+    With `private` only their owner can read them.
+    """
+    target = check_folder(path)
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    draft.mkdir(mode=0o700 if private else 0o777)
+    try:
+        yield draft
+        for file in draft.iterdir() if private else ():
+            file.chmod(0o600)
+        if not target.exists():
+            os.rename(draft, target)
+        else:
+            for file in sorted(draft.iterdir()):
+                os.replace(file, target / file.name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

@@ -43,13 +43,15 @@ def write_scores(
     """
     import pyarrow.parquet as pq
 
-    reviewed = model if isinstance(model, Reviewed) else None
-    found = (model if reviewed is None else reviewed.model).project(cohort)
-    table = scores_table(found, cohort, reviewed)
+    found = model.project(cohort)
+    fitted, labels = model, [str(r + 1) for r in range(model.V_.shape[1])]
+    if isinstance(model, Reviewed):
+        fitted, labels = model.model, model.labels()
+    table = scores_table(found, cohort, labels, fitted.V_.shape[1])
     with ExitStack() as files:
         pq.write_table(table, files.enter_context(replacing(path, private=True)))
         if courses is not None:
-            blocks = course_tables(found, cohort, reviewed)
+            blocks = course_tables(found, cohort, labels)
             first = next(blocks)
             file = files.enter_context(replacing(courses, private=True))
             with pq.ParquetWriter(file, first.schema) as writer:
@@ -66,45 +68,35 @@ def write_scores(
     )
 
 
-def labels_of(found: Projection, reviewed: Reviewed | None) -> list[str]:
-    """What tells the phenotypes' columns apart."""
-    return [str(r + 1) for r in range(found.W.shape[1])] if reviewed is None else reviewed.labels()
-
-
-def scores_table(found: Projection, cohort: Cohort, reviewed: Reviewed | None = None) -> "pa.Table":
+def scores_table(found: Projection, cohort: Cohort, labels: list[str], rank: int) -> "pa.Table":
     """Scores, shares and intensities of each patient, number of visits, short-history flag, and loss.
 
-    Shares are of all that the model explains, also where a review leaves phenotypes out: the same share whoever
-    reviewed.
+    A history is short with fewer visits than the model's `rank`, however many phenotypes a review left.
     """
     import pyarrow as pa
 
     patients = Patients(found.W, found.U, found.offsets)
     columns = {"patient": cohort.patient_ids}
     parts = {"phenotype": found.W, "share": patients.shares(), "intensity": patients.intensities()}
-    labels = labels_of(found, reviewed)
     for name, matrix in parts.items():
-        shown = matrix if reviewed is None else reviewed.add_up(matrix)
-        columns |= {f"{name}_{label}": column for label, column in zip(labels, shown.T, strict=True)}
+        columns |= {f"{name}_{label}": column for label, column in zip(labels, matrix.T, strict=True)}
     columns["visits"] = patients.visits
-    columns["short_history"] = patients.visits < found.W.shape[1]
+    columns["short_history"] = patients.visits < rank
     columns["loss"] = found.patient_loss
     return pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})
 
 
-def course_tables(
-    found: Projection, cohort: Cohort, reviewed: Reviewed | None = None
-) -> Iterator["pa.Table"]:
+def course_tables(found: Projection, cohort: Cohort, labels: list[str]) -> Iterator["pa.Table"]:
     """Patient, visit (counted from 1), time if known, and the courses, some visits at a time; at least one table."""
     import pyarrow as pa
 
-    offsets, labels = found.offsets, labels_of(found, reviewed)
-    U = found.U if reviewed is None else reviewed.courses(found.W, found.U, offsets)
+    offsets = found.offsets
     for first in range(0, max(cohort.n_visits, 1), VISITS_AT_A_TIME):
         rows = np.arange(first, min(first + VISITS_AT_A_TIME, cohort.n_visits))
         owner = np.searchsorted(offsets, rows, side="right") - 1
         columns = {"patient": cohort.patient_ids[owner], "visit": rows - offsets[owner] + 1}
         if cohort.visit_times is not None:
             columns["time"] = cohort.visit_times[rows]
-        columns |= {f"phenotype_{label}": course for label, course in zip(labels, U[rows].T, strict=True)}
+        courses = found.U[rows]
+        columns |= {f"phenotype_{label}": course for label, course in zip(labels, courses.T, strict=True)}
         yield pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})

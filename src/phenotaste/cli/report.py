@@ -1,0 +1,147 @@
+"""`phenotaste report`: the page on which a clinician reads, names and judges the phenotypes of a model."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phenotaste.cli.options import Json, ModelFolder, ReviewFile, Threads
+from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    from phenotaste.report.record import Content
+
+
+def report(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option(help="HTML file to write.", show_default=False)],
+    cohort: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a saved cohort; without one the page shows definitions and fit only.",
+            metavar="COHORT",
+            show_default=False,
+        ),
+    ] = None,
+    review: ReviewFile = None,
+    selection: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of phenotaste select that chose this model, for stability.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(help="Folder for figures, as PNG and PDF.", metavar="DIR", show_default=False),
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(help="Folder for tables, as CSV and LaTeX.", metavar="DIR", show_default=False),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default=False)] = None,
+    trusted: Annotated[
+        bool,
+        typer.Option(
+            "--trusted",
+            help="SHOW SMALL COUNTS TOO: numbers of fewer than 11 patients. Such a page must not leave those who "
+            "may see patients' data.",
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files of an earlier report.")
+    ] = False,
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Write the page on which phenotypes are read, named and judged.
+
+    One HTML file that opens in any browser, without a network. Its button saves review.json; with --review the
+    names, merges and rejections in it are carried into the page, the figures and the tables. Nothing shown stands
+    for fewer than 11 patients unless --trusted is given.
+
+    Example:
+
+        phenotaste report model --cohort cohort --out report.html
+
+    With a review, and everything for a paper:
+
+        phenotaste report model --cohort cohort --review review.json --figures figures --tables tables
+        --out reviewed.html
+    """
+    from phenotaste import Cohort
+    from phenotaste import report as reports
+    from phenotaste.cli.models import load_model
+    from phenotaste.cli.progress import step_progress
+
+    inputs = tuple(folder for folder in (model, cohort, selection) if folder is not None)
+    check_outputs(out, figures, tables, inputs, review, overwrite)
+    if trusted:
+        typer.echo(
+            "Note: --trusted shows numbers of fewer than 11 patients: keep these files where the data is.",
+            err=True,
+        )
+    fitted = load_model(model)
+    patients = None if cohort is None else Cohort.load(cohort)
+    fitted.set_params(n_jobs=threads)
+    with step_progress() as step:
+        content = reports.write(
+            fitted,
+            out,
+            patients,
+            review=review,
+            selection=selection,
+            figures=figures,
+            tables=tables,
+            title=title,
+            trusted=trusted,
+            step=step,
+        )
+    print_report(content, {"report": out, "figures": figures, "tables": tables}, json_)
+
+
+def check_outputs(
+    out: Path,
+    figures: Path | None,
+    tables: Path | None,
+    inputs: tuple[Path, ...],
+    review: Path | None,
+    overwrite: bool,
+) -> None:
+    """Refuse before the work what would be refused after it."""
+    from phenotaste.report.files import check_file, check_folder
+
+    page = check_file(out, inputs)
+    folders = [check_folder(folder, inputs) for folder in (figures, tables) if folder is not None]
+    if page in folders:
+        raise InputError(f"{out} is given for the page and for a folder: choose two names.")
+    if review is not None and review.resolve() == page:
+        raise InputError(f"{out} is the review that is read here: choose another --out.")
+    there = [out] if page.exists() else []
+    there += [folder for folder in folders if folder.is_dir() and any(os.scandir(folder))]
+    if there and not overwrite:
+        raise InputError(
+            f"{there[0]} exists already: choose another place, or add --overwrite to replace it."
+        )
+
+
+def print_report(content: "Content", places: dict[str, Path | None], json_: bool) -> None:
+    from phenotaste.cli.printing import print_json, print_list
+
+    files = {name: str(path) for name, path in places.items() if path is not None}
+    names = [kind.name or f"Phenotype {kind.number}" for kind in content.phenotypes]
+    if json_:
+        record: dict[str, Any] = {**files, "phenotypes": names, "fingerprint": content.fingerprint}
+        print_json({**record, "hidden": len(content.audit), "trusted": content.trusted})
+        return
+    hidden = f"{len(content.audit):,} (numbers of too few patients; the page lists what)"
+    print_list(
+        "Report written",
+        [
+            ("Phenotypes", "; ".join(names)),
+            ("Not shown", "nothing is hidden: --trusted" if content.trusted else hidden),
+            *((name.capitalize(), path) for name, path in files.items()),
+        ],
+    )
