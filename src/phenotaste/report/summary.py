@@ -1,14 +1,11 @@
-"""A fit in a few numbers, for the terminal, for machines and for the page."""
+"""A fit in a few numbers, for the terminal and for machines."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from phenotaste.core.loop import Outcome
-from phenotaste.disclosure import FEWEST, Gate
 from phenotaste.taste import TASTE
-
-NOT_SHOWN = "not shown"
 
 
 @dataclass(frozen=True)
@@ -41,18 +38,14 @@ class FitSummary:
             for name, value in record.items()
         }
 
-    def lines(self, *, hide_small: bool = False) -> list[tuple[str, str]]:
-        """Label and text of each line; with `hide_small` no count of fewer than 11 patients is among them."""
-        gate = Gate(trusted=not hide_small)
-        others = self.patients - self.short_histories - self.empty_histories
-        short, empty, _ = gate.parts("", "", [self.short_histories, self.empty_histories, others])
-        few = hide_small and self.patients < FEWEST
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text of each line, for those who fitted the model: small counts are among them."""
         found = [
-            ("Patients", f"<{FEWEST}" if few else f"{self.patients:,}"),
-            ("Visits", NOT_SHOWN if few else f"{self.visits:,}"),
+            ("Patients", f"{self.patients:,}"),
+            ("Visits", f"{self.visits:,}"),
             ("Features", f"{self.features:,} temporal, {self.static_features:,} static"),
-            ("Short histories", f"{shown(short)} (fewer visits than phenotypes)"),
-            ("Empty histories", shown(empty)),
+            ("Short histories", f"{self.short_histories:,} (fewer visits than phenotypes)"),
+            ("Empty histories", f"{self.empty_histories:,}"),
             ("RMSE", f"{self.rmse:.4g}"),
             (
                 "CPI",
@@ -88,10 +81,6 @@ def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
         advice=Outcome(model.outcome_).advice,
         seconds=seconds,
     )
-
-
-def shown(count: int | None) -> str:
-    return NOT_SHOWN if count is None else f"{count:,}"
 
 
 def plural(word: str, count: int) -> str:
