@@ -1,7 +1,18 @@
 // Making elements and wording numbers. Text is only ever set as text: names come from data, comments from files.
 
-const content = JSON.parse(document.getElementById("content").textContent);
+// What cannot be seen, or turns the writing around, is shown as a replacement character.
+const UNSEEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/gu;
+const LONE = /\p{Surrogate}/gu;
+
+function plain(text) {
+  return text.replace(/\r\n?/g, "\n").replace(UNSEEN, "\ufffd").replace(LONE, "\ufffd");
+}
+
 const byId = (id) => document.getElementById(id);
+const content = JSON.parse(byId("content").textContent, (_, value) =>
+  typeof value === "string" ? plain(value) : value,
+);
 
 function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -21,12 +32,8 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// What cannot be seen, or turns the writing around, is shown as a replacement character.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/gu;
-const LONE = /\p{Surrogate}/gu;
-
-function plain(text) {
-  return text.replace(/\r\n?/g, "\n").replace(UNSEEN, "\ufffd").replace(LONE, "\ufffd");
+function cut(text, length) {
+  return [...text].slice(0, length).join("");
 }
 
 function oneLine(text) {
@@ -53,12 +60,25 @@ function amount(value) {
 }
 
 function lines(pairs, className = "lines") {
-  return make("dl", { class: className }, pairs.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text))));
+  return make(
+    "dl",
+    { class: className },
+    pairs.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text))),
+  );
 }
 
 // A sign for each status: shape and word tell them apart, not colour.
-const SIGNS = { accepted: "M3 8.5 6.5 12 13 4.5", rejected: "M4 4 12 12M12 4 4 12", merged: "M3 4 8 8.5 13 4M8 8.5V13", open: "M5 8H11" };
+const SIGNS = {
+  accepted: "M3 8.5 6.5 12 13 4.5",
+  rejected: "M4 4 12 12M12 4 4 12",
+  merged: "M3 4 8 8.5 13 4M8 8.5V13",
+  open: "M5 8H11",
+};
 
 function sign(status) {
-  return draw("svg", { class: "sign", viewBox: "0 0 16 16", "aria-hidden": "true" }, draw("path", { d: SIGNS[status] }));
+  return draw(
+    "svg",
+    { class: "sign", viewBox: "0 0 16 16", "aria-hidden": "true" },
+    draw("path", { d: SIGNS[status] }),
+  );
 }

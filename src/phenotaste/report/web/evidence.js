@@ -1,8 +1,12 @@
 // What is known about the patients of a phenotype: course, profile against the rest, outcome, stability, look-alikes.
 
 // Without a cohort the page tells definitions only.
-const PATIENTS_KNOWN = content.overview.cohort.length > 0 || content.phenotypes.some(
-  ({ prevalence, leading, course }) => prevalence !== null || leading.patients !== null || course.visits !== null);
+const PATIENTS_KNOWN =
+  content.overview.cohort.length > 0 ||
+  content.phenotypes.some(
+    ({ prevalence, leading, course }) =>
+      prevalence !== null || leading.patients !== null || course.visits !== null,
+  );
 
 const charted = []; // the course of every card follows one switch
 let unit = content.phenotypes.some((phenotype) => phenotype.course.visits) ? "visits" : "months";
@@ -19,22 +23,53 @@ function setUnit(chosen) {
 function courseBlock(phenotype) {
   const figure = make("div", { class: "figure" });
   const choices = ["visits", "months"].map((value) => {
-    const input = make("input", { type: "radio", name: `unit-${phenotype.number}`, value, change: () => setUnit(value) });
+    const input = make("input", {
+      type: "radio",
+      name: `unit-${phenotype.number}`,
+      value,
+      change: () => setUnit(value),
+    });
     return { value, input, label: make("label", {}, input, make("span", {}, value)) };
   });
   const paint = () => {
     const band = phenotype.course[unit];
-    choices.forEach((choice) => { choice.input.checked = choice.value === unit; });
+    choices.forEach((choice) => {
+      choice.input.checked = choice.value === unit;
+    });
     const empty = unit === "months" && content.phenotypes.every((other) => other.course.months === null);
     const missing = empty ? "The months of the visits are not known." : FEW;
-    figure.replaceChildren(band && band.x.length > 0 ? courseChart(band, unit) : make("p", { class: "missing" }, missing));
+    figure.replaceChildren(
+      band && band.x.length > 0 ? courseChart(band, unit) : make("p", { class: "missing" }, missing),
+    );
   };
   charted.push(paint);
   paint();
-  const choice = make("fieldset", { class: "switch" }, make("legend", { class: "unseen" }, "Course over visits or months, for every phenotype"), choices.map((option) => option.label));
-  const chart = make("div", {}, figure, make("p", { class: "soft" }, "Activity in the patients it leads in: median, and the middle half as a band."));
-  const typical = phenotype.typical.length === 0 ? null
-    : make("div", {}, make("h5", {}, "Typical courses"), typicalCourses(phenotype.typical), make("p", { class: "soft" }, "Averages over groups of patients, from first to last visit."));
+  const choice = make(
+    "fieldset",
+    { class: "switch" },
+    make("legend", { class: "unseen" }, "Course over visits or months, for every phenotype"),
+    choices.map((option) => option.label),
+  );
+  const chart = make(
+    "div",
+    {},
+    figure,
+    make(
+      "p",
+      { class: "soft" },
+      "Activity in the patients it leads in: median, and the middle half as a band.",
+    ),
+  );
+  const typical =
+    phenotype.typical.length === 0
+      ? null
+      : make(
+          "div",
+          {},
+          make("h5", {}, "Typical courses"),
+          typicalCourses(phenotype.typical),
+          make("p", { class: "soft" }, "Averages over groups of patients, from first to last visit."),
+        );
   const made = block("Course over time", choice, make("div", { class: "pair" }, chart, typical));
   made.classList.add("course");
   return made;
@@ -44,7 +79,14 @@ function courseBlock(phenotype) {
 function inWords(contrast) {
   const size = Math.abs(contrast.effect);
   if (size < 0.2) return "about the same";
-  const way = contrast.kind === "share" ? (contrast.effect > 0 ? "more often" : "less often") : contrast.effect > 0 ? "higher" : "lower";
+  const way =
+    contrast.kind === "share"
+      ? contrast.effect > 0
+        ? "more often"
+        : "less often"
+      : contrast.effect > 0
+        ? "higher"
+        : "lower";
   return `${size < 0.5 ? "slightly" : size < 0.8 ? "clearly" : "much"} ${way}`;
 }
 
@@ -52,40 +94,104 @@ function profileRow(contrast) {
   const value = (number) => (contrast.kind === "share" ? percent(number) : amount(number));
   const known = contrast.effect !== null;
   const name = make("th", { scope: "row" }, contrast.feature);
-  if (contrast.here === null || contrast.rest === null) return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, FEW));
-  const figures = [contrast.here, contrast.rest].map((number) => make("td", { class: "figure" }, value(number)));
-  return make("tr", {}, name, figures,
-    make("td", { class: "mark" }, known ? effectMark(contrast.effect) : null), make("td", { class: "words" }, known ? inWords(contrast) : ""));
+  if (contrast.here === null || contrast.rest === null)
+    return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, FEW));
+  const figures = [contrast.here, contrast.rest].map((number) =>
+    make("td", { class: "figure" }, value(number)),
+  );
+  return make(
+    "tr",
+    {},
+    name,
+    figures,
+    make("td", { class: "mark" }, known ? effectMark(contrast.effect) : null),
+    make("td", { class: "words" }, known ? inWords(contrast) : ""),
+  );
 }
 
 function profileBlock(phenotype) {
   const rows = phenotype.profile.map(profileRow);
-  const hide = (limit) => rows.forEach((row, i) => { row.classList.toggle("later", i >= limit); });
-  const more = make("button", { type: "button", class: "more", click: () => {
-    const open = more.getAttribute("aria-expanded") === "true";
-    hide(open ? 6 : Infinity);
-    more.setAttribute("aria-expanded", String(!open));
-    more.textContent = open ? `Show ${rows.length - 6} more` : "Show fewer";
-  }, "aria-expanded": "false" }, `Show ${rows.length - 6} more`);
+  const hide = (limit) =>
+    rows.forEach((row, i) => {
+      row.classList.toggle("later", i >= limit);
+    });
+  const more = make(
+    "button",
+    {
+      type: "button",
+      class: "more",
+      click: () => {
+        const open = more.getAttribute("aria-expanded") === "true";
+        hide(open ? 6 : Infinity);
+        more.setAttribute("aria-expanded", String(!open));
+        more.textContent = open ? `Show ${rows.length - 6} more` : "Show fewer";
+      },
+      "aria-expanded": "false",
+    },
+    `Show ${rows.length - 6} more`,
+  );
   hide(6);
-  const head = make("tr", {}, make("td", {}), make("th", { scope: "col" }, "here"), make("th", { scope: "col" }, "the rest"), make("th", { scope: "col", class: "ends" }, make("span", {}, "less"), make("span", {}, "more")), make("td", {}));
-  return block("Its patients beside the rest", make("table", { class: "profile" }, make("thead", {}, head), make("tbody", {}, rows)), rows.length > 6 ? make("p", { class: "mores" }, more) : null);
+  const head = make(
+    "tr",
+    {},
+    make("td", {}),
+    make("th", { scope: "col" }, "here"),
+    make("th", { scope: "col" }, "the rest"),
+    make("th", { scope: "col", class: "ends" }, make("span", {}, "less"), make("span", {}, "more")),
+    make("td", {}),
+  );
+  return block(
+    "Its patients beside the rest",
+    make("table", { class: "profile" }, make("thead", {}, head), make("tbody", {}, rows)),
+    rows.length > 6 ? make("p", { class: "mores" }, more) : null,
+  );
 }
 
 function outcomeBlock(link) {
   const known = link.odds_ratio !== null && link.low !== null && link.high !== null;
-  const said = !known ? FEW
-    : link.low > 1 ? "more frequent with this phenotype" : link.high < 1 ? "less frequent with this phenotype" : "no clear difference";
-  const shares = link.here === null && link.rest === null ? null
-    : make("p", { class: "soft" }, `${percent(link.here)} here, ${percent(link.rest)} in the rest`);
-  return block(`Outcome: ${link.name}`, known ? forest(link) : null,
-    make("p", {}, known ? make("b", {}, `Odds ratio ${amount(link.odds_ratio)}`) : null, known ? ` (${amount(link.low)} to ${amount(link.high)}): ` : "", make("span", { class: known ? "" : "missing" }, said)), shares);
+  const said = !known
+    ? FEW
+    : link.low > 1
+      ? "more frequent with this phenotype"
+      : link.high < 1
+        ? "less frequent with this phenotype"
+        : "no clear difference";
+  const shares =
+    link.here === null && link.rest === null
+      ? null
+      : make("p", { class: "soft" }, `${percent(link.here)} here, ${percent(link.rest)} in the rest`);
+  return block(
+    `Outcome: ${link.name}`,
+    known ? forest(link) : null,
+    make(
+      "p",
+      {},
+      known ? make("b", {}, `Odds ratio ${amount(link.odds_ratio)}`) : null,
+      known ? ` (${amount(link.low)} to ${amount(link.high)}): ` : "",
+      make("span", { class: known ? "" : "missing" }, said),
+    ),
+    shares,
+  );
 }
 
 function stabilityBlock(stability) {
-  const one = (found, what) => make("div", { class: "found" }, strip(found),
-    make("p", {}, make("b", {}, `Came back in ${percent(found.found)}`), ` of ${what}; similarity ${amount(found.median)} (${amount(found.low)} to ${amount(found.high)})`));
-  return block("Stability", stability.starts ? one(stability.starts, "other starts") : null, stability.bootstrap ? one(stability.bootstrap, "resampled cohorts") : null);
+  const one = (found, what) =>
+    make(
+      "div",
+      { class: "found" },
+      strip(found),
+      make(
+        "p",
+        {},
+        make("b", {}, `Came back in ${percent(found.found)}`),
+        ` of ${what}; similarity ${amount(found.median)} (${amount(found.low)} to ${amount(found.high)})`,
+      ),
+    );
+  return block(
+    "Stability",
+    stability.starts ? one(stability.starts, "other starts") : null,
+    stability.bootstrap ? one(stability.bootstrap, "resampled cohorts") : null,
+  );
 }
 
 function similarBlock(phenotype, links) {

@@ -1,7 +1,8 @@
 // Putting the page together, and listening.
 
 function onChange(number) {
-  if (document.activeElement !== byId("reviewer") || number === null) byId("reviewer").value = review.reviewer;
+  if (document.activeElement !== byId("reviewer") || number === null)
+    byId("reviewer").value = review.reviewer;
   cards.forEach((card) => card.update());
   fillFilter();
   fillList();
@@ -16,8 +17,17 @@ async function take(file) {
     const loaded = await loadFile(file);
     replaceReview(loaded, true);
     arrange();
-    const undo = () => { review = before; savedAs = savedBefore; told(null); arrange(); };
-    notice({ text: `Loaded the review${loaded.reviewer ? ` by ${loaded.reviewer}` : ""}: ${decided()} of ${NUMBERS.length} decided.`, button: "Undo", run: undo });
+    const undo = () => {
+      review = before;
+      savedAs = savedBefore;
+      told(null);
+      arrange();
+    };
+    notice({
+      text: `Loaded the review${loaded.reviewer ? ` by ${loaded.reviewer}` : ""}: ${decided()} of ${NUMBERS.length} decided.`,
+      button: "Undo",
+      run: undo,
+    });
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     notice({ text: `${error.message} Nothing was changed.`, loud: true });
@@ -35,26 +45,50 @@ function save() {
 }
 
 function listen() {
-  byId("reviewer").addEventListener("input", (event) => { review.reviewer = oneLine(event.target.value); told(undefined); });
+  byId("reviewer").addEventListener("input", (event) => {
+    review.reviewer = oneLine(event.target.value);
+    told(undefined);
+  });
   byId("save").addEventListener("click", save);
   byId("print").addEventListener("click", () => window.print());
   byId("load").addEventListener("click", () => byId("file").click());
-  byId("file").addEventListener("change", (event) => { const [file] = event.target.files; if (file) take(file); event.target.value = ""; });
-  byId("message-close").addEventListener("click", () => { byId("message").hidden = true; });
-  byId("search").addEventListener("input", (event) => { view.search = event.target.value.trim().toLowerCase().split(/\s+/).filter(Boolean); paintCards(); arrange(); });
+  byId("file").addEventListener("change", (event) => {
+    const [file] = event.target.files;
+    if (file) take(file);
+    event.target.value = "";
+  });
+  byId("message-close").addEventListener("click", () => {
+    byId("message").hidden = true;
+  });
+  byId("search").addEventListener("input", (event) => {
+    view.search = event.target.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    paintCards();
+    arrange();
+  });
   byId("filter").addEventListener("change", arrange);
   byId("order").addEventListener("change", arrange);
-  byId("refresh").addEventListener("click", () => { arrange(); byId("phenotypes").focus({ preventScroll: true }); });
-  byId("relevance").addEventListener("input", (event) => { slide(Number(event.target.value)); });
+  byId("refresh").addEventListener("click", () => {
+    arrange();
+    byId("phenotypes").focus({ preventScroll: true });
+  });
+  byId("relevance").addEventListener("input", (event) => {
+    slide(Number(event.target.value));
+  });
   document.addEventListener("keydown", onKey);
   window.addEventListener("beforeprint", () => cards.forEach(paintCard));
-  window.addEventListener("beforeunload", (event) => { if (unsaved()) { event.preventDefault(); event.returnValue = ""; } });
+  window.addEventListener("beforeunload", (event) => {
+    if (unsaved()) {
+      event.preventDefault();
+      event.returnValue = "";
+    }
+  });
   listenForDrops();
 }
 
 function slide(value) {
   view.lambda = 1 - value / 100;
-  const word = value === 0 ? "most weighted" : value === 100 ? "most distinctive" : `${value}% towards most distinctive`;
+  const word =
+    value === 0 ? "most weighted" : value === 100 ? "most distinctive" : `${value}% towards most distinctive`;
   byId("relevance").setAttribute("aria-valuetext", word);
   document.body.classList.toggle("distinctive", value > 0);
   paintCards();
@@ -70,9 +104,18 @@ function measureBar() {
 
 function listenForDrops() {
   const holdsFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
-  const show = (yes) => { byId("drop").hidden = !yes; };
-  window.addEventListener("dragover", (event) => { if (holdsFile(event)) { event.preventDefault(); show(true); } });
-  window.addEventListener("dragleave", (event) => { if (event.relatedTarget === null) show(false); });
+  const show = (yes) => {
+    byId("drop").hidden = !yes;
+  };
+  window.addEventListener("dragover", (event) => {
+    if (holdsFile(event)) {
+      event.preventDefault();
+      show(true);
+    }
+  });
+  window.addEventListener("dragleave", (event) => {
+    if (event.relatedTarget === null) show(false);
+  });
   window.addEventListener("drop", (event) => {
     show(false);
     if (!holdsFile(event)) return;
@@ -84,7 +127,8 @@ function listenForDrops() {
 
 function begin() {
   const remark = startReview();
-  content.phenotypes.forEach((phenotype) => cards.set(phenotype.number, makeCard(phenotype)));
+  if (ORDERS.own().join() !== ORDERS.number().join()) byId("order").value = "own";
+  content.phenotypes.forEach((phenotype) => cards.set(phenotype.number, new Card(phenotype)));
   byId("cards").append(...[...cards.values()].map((card) => card.element));
   fillOverview();
   fillHow();
@@ -94,11 +138,21 @@ function begin() {
   watchers.forEach((watch) => watch(null));
   slide(0);
   arrange();
-  const watching = new IntersectionObserver((seen) => seen.forEach(({ target, isIntersecting }) => {
-    const card = cards.get(Number(target.id.replace("phenotype-", "")));
-    if (isIntersecting) { visible.add(card); paintCard(card); } else visible.delete(card);
-  }), { rootMargin: "300px" });
-  cards.forEach((card) => { paintCard(card); watching.observe(card.element); });
+  const watching = new IntersectionObserver(
+    (seen) =>
+      seen.forEach(({ target, isIntersecting }) => {
+        const card = cards.get(Number(target.id.replace("phenotype-", "")));
+        if (isIntersecting) {
+          visible.add(card);
+          paintCard(card);
+        } else visible.delete(card);
+      }),
+    { rootMargin: "300px" },
+  );
+  cards.forEach((card) => {
+    paintCard(card);
+    watching.observe(card.element);
+  });
   measureBar();
   listen();
   if (remark) notice(remark);

@@ -12,10 +12,21 @@ function mapPanel(points) {
   const radius = (size) => (size === null ? 11 : 9 + 22 * Math.sqrt(size / largest));
   const marks = points.map((point, i) => {
     const number = NUMBERS[i];
-    const text = draw("text", { class: "under", x: x(point.x), y: y(point.y) + radius(point.size) + 14, "text-anchor": "middle" });
+    const text = draw("text", {
+      class: "under",
+      x: x(point.x),
+      y: y(point.y) + radius(point.size) + 14,
+      "text-anchor": "middle",
+    });
     const title = draw("title");
-    const link = draw("a", { href: `#phenotype-${number}`, class: point.size === null ? "place few" : "place", click: jump },
-      title, draw("circle", { cx: x(point.x), cy: y(point.y), r: radius(point.size) }), draw("text", { x: x(point.x), y: y(point.y) + 5, "text-anchor": "middle" }, String(number)), points.length <= 12 ? text : null);
+    const link = draw(
+      "a",
+      { href: `#phenotype-${number}`, class: point.size === null ? "place few" : "place", click: jump },
+      title,
+      draw("circle", { cx: x(point.x), cy: y(point.y), r: radius(point.size) }),
+      draw("text", { x: x(point.x), y: y(point.y) + 5, "text-anchor": "middle" }, String(number)),
+      points.length <= 12 ? text : null,
+    );
     const update = () => {
       const name = decision(number).name;
       text.textContent = name.length > 22 ? `${name.slice(0, 21)}…` : name;
@@ -23,10 +34,28 @@ function mapPanel(points) {
     };
     return { size: point.size ?? 0, link, number, update };
   });
-  watchers.push((number) => marks.forEach((mark) => { if (number === null || mark.number === number) mark.update(); }));
-  const inOrder = marks.slice().sort((a, b) => b.size - a.size).map((mark) => mark.link);
-  return panel("Map of the phenotypes", draw("svg", { class: "map", viewBox: "0 0 360 280", role: "group", "aria-label": "Map of the phenotypes" }, inOrder),
-    make("p", { class: "soft" }, "Near ones share codes. The larger the circle, the more patients have it. Choose one to go to its card."));
+  watchers.push((number) =>
+    marks.forEach((mark) => {
+      if (number === null || mark.number === number) mark.update();
+    }),
+  );
+  const inOrder = marks
+    .slice()
+    .sort((a, b) => b.size - a.size)
+    .map((mark) => mark.link);
+  return panel(
+    "Map of the phenotypes",
+    draw(
+      "svg",
+      { class: "map", viewBox: "0 0 360 280", role: "group", "aria-label": "Map of the phenotypes" },
+      inOrder,
+    ),
+    make(
+      "p",
+      { class: "soft" },
+      "Near ones share codes. The larger the circle, the more patients have it. Choose one to go to its card.",
+    ),
+  );
 }
 
 function attritionPanel(steps) {
@@ -34,8 +63,24 @@ function attritionPanel(steps) {
   const rows = steps.map((step) => {
     const bar = make("span", { class: "rail", "aria-hidden": "true" }, make("i"));
     bar.firstChild.style.width = `${(100 * (step.patients ?? 0)) / most}%`;
-    const removed = step.removed === 0 ? "none removed" : step.removed === null ? null : `${integers.format(step.removed)} removed`;
-    return make("li", {}, make("span", { class: "step" }, step.step), make("span", { class: step.patients === null ? "missing" : "left" }, step.patients === null ? "not shown" : integers.format(step.patients)), bar, make("span", { class: "soft removed" }, removed));
+    const removed =
+      step.removed === 0
+        ? "none removed"
+        : step.removed === null
+          ? null
+          : `${integers.format(step.removed)} removed`;
+    return make(
+      "li",
+      {},
+      make("span", { class: "step" }, step.step),
+      make(
+        "span",
+        { class: step.patients === null ? "missing" : "left" },
+        step.patients === null ? "not shown" : integers.format(step.patients),
+      ),
+      bar,
+      make("span", { class: "soft removed" }, removed),
+    );
   });
   return panel("How the patients were chosen", make("ol", { class: "attrition" }, rows));
 }
@@ -43,7 +88,9 @@ function attritionPanel(steps) {
 function fillOverview() {
   const { figures, cohort, attrition, stability, map, notes = [] } = content.overview;
   byId("notes").append(...notes.map((note) => make("p", { class: "warn" }, note)));
-  byId("figures").append(...figures.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text))));
+  byId("figures").append(
+    ...figures.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text))),
+  );
   const panels = byId("panels");
   if (map.length > 0) panels.append(mapPanel(map));
   const others = make("div", { class: "stack" });
@@ -54,7 +101,11 @@ function fillOverview() {
 }
 
 function fillHow() {
-  const few = content.trusted ? [] : [`“${FEW[0].toUpperCase()}${FEW.slice(1)}” stands where a figure would rest on so few, or would give such a figure away by subtraction.`];
+  const few = content.trusted
+    ? []
+    : [
+        `“${FEW[0].toUpperCase()}${FEW.slice(1)}” stands where a figure would rest on so few, or would give such a figure away by subtraction.`,
+      ];
   const said = [
     "A weight is a share of the heaviest code of all phenotypes, and for facts about the patient of the heaviest fact. Bars from 0.1 up come first; “show more” opens the lighter ones.",
     "The slider brings up what is distinctive: codes that weigh more here than in the other phenotypes (×2.0: twice as much as on average), even if they are not the heaviest.",
@@ -68,7 +119,15 @@ function fillHow() {
 
 function fillModelCard() {
   byId("model-card").hidden = content.card.length === 0;
-  byId("model-card-parts").append(...content.card.map((part) => panel(part.heading, part.text.map((text) => make("p", {}, text)), part.lines.length > 0 ? lines(part.lines) : null)));
+  byId("model-card-parts").append(
+    ...content.card.map((part) =>
+      panel(
+        part.heading,
+        part.text.map((text) => make("p", {}, text)),
+        part.lines.length > 0 ? lines(part.lines) : null,
+      ),
+    ),
+  );
 }
 
 function fillAudit() {
@@ -76,8 +135,33 @@ function fillAudit() {
   if (content.trusted) list.append(make("p", {}, "Nothing was hidden: disclosure control is off."));
   else if (content.audit.length === 0) list.append(make("p", {}, "Nothing had to be hidden."));
   else {
-    const rows = content.audit.map((entry) => make("tr", {}, [entry.where, entry.what, entry.reason].map((text) => make("td", {}, text))));
-    const head = make("tr", {}, ["Where", "What", "Why"].map((text) => make("th", { scope: "col" }, text)));
-    list.append(make("details", {}, make("summary", {}, `${integers.format(rows.length)} ${rows.length === 1 ? "figure was" : "figures were"} hidden to protect patients`), make("div", { class: "wide" }, make("table", { class: "audit" }, make("thead", {}, head), make("tbody", {}, rows)))));
+    const rows = content.audit.map((entry) =>
+      make(
+        "tr",
+        {},
+        [entry.where, entry.what, entry.reason].map((text) => make("td", {}, text)),
+      ),
+    );
+    const head = make(
+      "tr",
+      {},
+      ["Where", "What", "Why"].map((text) => make("th", { scope: "col" }, text)),
+    );
+    list.append(
+      make(
+        "details",
+        {},
+        make(
+          "summary",
+          {},
+          `${integers.format(rows.length)} ${rows.length === 1 ? "figure was" : "figures were"} hidden to protect patients`,
+        ),
+        make(
+          "div",
+          { class: "wide" },
+          make("table", { class: "audit" }, make("thead", {}, head), make("tbody", {}, rows)),
+        ),
+      ),
+    );
   }
 }

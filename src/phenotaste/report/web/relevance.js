@@ -14,7 +14,9 @@ const GROUPS = [
 function shares() {
   const known = content.phenotypes.map((phenotype) => phenotype.prevalence);
   const total = known.reduce((sum, share) => sum + (share ?? 0), 0);
-  return known.includes(null) || total === 0 ? known.map(() => 1 / known.length) : known.map((share) => share / total);
+  return known.includes(null) || total === 0
+    ? known.map(() => 1 / known.length)
+    : known.map((share) => share / total);
 }
 
 function overall(kind) {
@@ -22,7 +24,8 @@ function overall(kind) {
   const weights = shares();
   content.phenotypes.forEach((phenotype, r) => {
     const mass = phenotype.mass[kind];
-    for (const [feature, weight] of phenotype[kind]) if (mass > 0) expected[feature] += (weights[r] * weight) / mass;
+    for (const [feature, weight] of phenotype[kind])
+      if (mass > 0) expected[feature] += (weights[r] * weight) / mass;
   });
   return expected;
 }
@@ -35,7 +38,13 @@ function entries(phenotype, kind) {
   return phenotype[kind].map(([feature, weight]) => {
     const p = mass > 0 ? weight / mass : 0;
     const times = expected[kind][feature] > 0 ? p / expected[kind][feature] : 1;
-    return { ...content.features[kind][feature], weight, times, logP: Math.log(p), logTimes: Math.log(times) };
+    return {
+      ...content.features[kind][feature],
+      weight,
+      times,
+      logP: Math.log(p),
+      logTimes: Math.log(times),
+    };
   });
 }
 

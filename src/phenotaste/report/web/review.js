@@ -5,7 +5,6 @@ const TOTAL = content.review ? content.review.phenotypes : NUMBERS.length; // a 
 const LONGEST = { name: 200, comment: 5000, reviewer: 200 };
 const LARGEST = 1_000_000 + 50_000 * TOTAL; // bytes; no honest review is near it
 const STATUSES = ["open", "accepted", "rejected", "merged"];
-const WORDS = { open: "open", accepted: "accepted", rejected: "rejected", merged: "merged" };
 const KEY = `phenotaste-review-${content.fingerprint}`;
 
 class Refused extends Error {}
@@ -35,12 +34,28 @@ function blank() {
 }
 
 function record(state, date) {
-  const decisions = [...state.decisions].sort((a, b) => a[0] - b[0]).map(([phenotype, made]) => ({ phenotype, ...made }));
-  return { format: "phenotaste-review", version: 1, model: content.fingerprint, phenotypes: TOTAL, reviewer: state.reviewer, date, decisions, order: state.order };
+  const decisions = [...state.decisions]
+    .sort((a, b) => a[0] - b[0])
+    .map(([phenotype, made]) => ({ phenotype, ...made }));
+  return {
+    format: "phenotaste-review",
+    version: 1,
+    model: content.fingerprint,
+    phenotypes: TOTAL,
+    reviewer: state.reviewer,
+    date,
+    decisions,
+    order: state.order,
+  };
 }
 
 const essence = (state) => JSON.stringify(record(state, ""));
-const today = () => { const now = new Date(); return [now.getFullYear(), now.getMonth() + 1, now.getDate()].map((part) => String(part).padStart(2, "0")).join("-"); };
+const today = () => {
+  const now = new Date();
+  return [now.getFullYear(), now.getMonth() + 1, now.getDate()]
+    .map((part) => String(part).padStart(2, "0"))
+    .join("-");
+};
 
 // A phenotype and those it is merged with, one after the other; null where that never ends.
 function chain(decisions, number) {
@@ -57,21 +72,37 @@ function change(number, changes) {
   told(number);
 }
 
-// Accepting or rejecting again takes it back. Returns a sentence where it cannot be.
-function decide(number, status) {
-  const now = decision(number);
-  const takenIn = merging(number);
-  if (status === "rejected" && now.status !== "rejected" && takenIn.length > 0) {
-    return `${takenIn.map(titleOf).join(", ")} ${takenIn.length === 1 ? "is" : "are"} merged with this one. Undo that before you reject it.`;
+// The same decision again takes it back. Returns a sentence where nothing can be decided.
+function decide(number, wanted) {
+  const takes = merging(number);
+  if (wanted === "rejected" && takes.length > 0) {
+    const they = `${takes.map(titleOf).join(", ")} ${takes.length === 1 ? "is" : "are"}`;
+    return `${they} merged with this one. Undo that before you reject it.`;
   }
-  change(number, { status: now.status === status ? "open" : status, merge_with: null });
+  const status = decision(number).status === wanted ? "open" : wanted;
+  for (const part of partsOf(number)) {
+    Object.assign(
+      decision(part),
+      status === "rejected" ? { status, merge_with: null } : { status: "merged", merge_with: number },
+    );
+  }
+  change(number, { status, merge_with: null });
   return null;
+}
+
+// Phenotypes of the model that a review had merged into this one before the page was made: they have no card, and
+// share its fate.
+function partsOf(number) {
+  const { merged_from: made } = content.phenotypes.find((phenotype) => phenotype.number === number);
+  return made.filter((part) => part !== number && !NUMBERS.includes(part));
 }
 
 // Phenotypes this one can be merged with: not a rejected one, and not one that is merged with it, directly or not.
 function partners(number) {
   const free = (other) => !chain(review.decisions, other).includes(number);
-  return NUMBERS.filter((other) => decision(other).status !== "rejected" && free(other));
+  const chosen = decision(number).merge_with; // it may have no card
+  const cards = NUMBERS.filter((other) => decision(other).status !== "rejected" && free(other));
+  return chosen === null || cards.includes(chosen) ? cards : [...cards, chosen];
 }
 
 function told(number) {
@@ -113,7 +144,13 @@ function startReview() {
     const other = essence(mine) !== essence(review) && given;
     review = mine;
     savedAs = kept.saved === true ? essence(mine) : "";
-    return other ? { text: "This is your work kept in this browser. The page came with another review.", button: "Use that one", run: () => replaceReview(given, true) } : null;
+    return other
+      ? {
+          text: "This is your work kept in this browser. The page came with another review.",
+          button: "Use that one",
+          run: () => replaceReview(given, true),
+        }
+      : null;
   } catch {
     return { text: "Work kept in this browser could not be read, and is not shown." };
   }
