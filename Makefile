@@ -45,6 +45,13 @@ postgres:
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq postgresql; \
 	  else echo "for the tests of PostgreSQL please run: sudo apt-get install postgresql"; fi
 
+# The tests of the review page drive Debian's Chromium; without it they fail in CI, and are skipped elsewhere.
+.PHONY: chromium
+chromium:
+	@test -x /usr/bin/chromium || \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq chromium; \
+	  else echo "for the tests of the review page please run: sudo apt-get install chromium"; fi
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,7 +63,7 @@ $(TORCH): $(READY)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
 	@touch $@
 
-test: lint postgres $(TORCH) $(FRESH)
+test: lint postgres chromium $(TORCH) $(FRESH)
 	$(BIN)/pytest -n 2 -m "not slow"
 
 test-slow: setup postgres $(TORCH) $(FRESH)
