@@ -216,6 +216,9 @@ class Factorization(TransformerMixin, BaseEstimator):
         self.n_iter_ = len(best.losses)
         self.outcome_ = str(best.outcome)
         self.converged_ = best.outcome is loop.Outcome.CONVERGED
+        self._measure(cohort)
+
+    def _measure(self, cohort: Cohort) -> None:
         self.rmse_ = metrics.rmse(self, cohort)
         self.cpi_ = metrics.cpi(self)
 

@@ -12,6 +12,7 @@ from phenotaste.core.model import model_step
 from phenotaste.core.records import Model
 from phenotaste.core.start import starting_model
 from phenotaste.engines.threads import MOST_BLOCKS, SUMS_BYTES, Threads
+from phenotaste.errors import InputError
 from phenotaste.taste import TASTE
 
 SAMPLE = 12_000  # patients: enough to even out their lengths, and what each block of them costs on its own
@@ -43,6 +44,8 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
     every = max(1, len(cohort) // SAMPLE)
     sample = cohort[np.arange(0, len(cohort), every)] if every > 1 else cohort
     engine, aligned = model._prepare(sample)
+    if not isinstance(engine, Threads):
+        raise InputError('A plan is made by timing the CPU: use device="cpu" for it.')
     rng = np.random.default_rng(0)
     start = starting_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
     patients, model_itself = seconds_of_a_step(engine, start)

@@ -12,6 +12,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Model, Weights
 from phenotaste.core.start import starting_model
+from phenotaste.engines.gpu import Device, Figures, cuda_available, need_cuda
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight
@@ -43,6 +44,7 @@ class TASTE(Factorization):
     max_iter, tol : stop after `max_iter` iterations or when the objective falls by less than `tol` of itself;
         tol=0 never stops early.
     dtype : precision in which the courses U are kept; all sums are float64.
+    device : "cpu", "cuda" (one GPU, courses in float32, solver="cd") or "auto": the GPU where there is one.
     n_jobs : threads, all cores by default. The result does not depend on it, to the bit.
     callback : called after each iteration with a record (start, n_starts, iteration, max_iter, loss); return
         True to stop.
@@ -75,7 +77,7 @@ class TASTE(Factorization):
         "solver": ("cd", "bpp"),
         "init": ("nmf", "random", "uniform"),
         "dtype": ("float64", "float32"),
-        "device": ("cpu",),
+        "device": ("cpu", "cuda", "auto"),
     }
     _amounts: ClassVar[tuple[str, ...]] = ("lam", "mu", "tol")
 
@@ -121,11 +123,14 @@ class TASTE(Factorization):
     def fit(self, cohort: Cohort, y: Any = None) -> Self:
         """Find the phenotypes of a cohort; y is ignored."""
         engine, aligned = self._prepare(cohort)
+        self._figures: dict[int, Figures | None] = {}  # of each start, where it ran on a GPU
         with one_blas_thread():  # also for the small products between the steps: idle BLAS threads spin
             best = self._best_start(
                 lambda start, rng: self._attempt(start, rng, engine, aligned, cohort.shape[1])
             )
+        self._found = self._figures.get(id(best))
         self._keep(best, cohort, aligned, engine.weights)
+        del self._figures, self._found
         return self
 
     def project(self, cohort: Cohort) -> Projection:
@@ -136,7 +141,7 @@ class TASTE(Factorization):
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
         aligned = align(cohort, columns_of_fitted(self))
         mu = self._patient_weights(aligned.norms, rank)
-        engine = self._engine(aligned, Weights(self.lam_eff_, mu), rank)
+        engine = self._engine(aligned, Weights(self.lam_eff_, mu), rank, len(self.V_))
         scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
         return Projection(
             scored.W,
@@ -154,7 +159,18 @@ class TASTE(Factorization):
         if self.engine is not None:
             raise InputError("engine must be None: the patient step runs on this machine's threads.")
 
-    def _prepare(self, cohort: Cohort) -> tuple[Threads, Aligned]:
+    def _measure(self, cohort: Cohort) -> None:
+        """RMSE and CPI; where a GPU has looked at all patients already, from what it found."""
+        if self._found is None:
+            super()._measure(cohort)
+            return
+        visits, static, gaps = self._found
+        counted, HH = int(np.sum(~self.empty_history_)), self.H_.T @ self.H_
+        entries = self.n_visits_ * len(self.V_) + self.n_patients_ * (0 if self.F_ is None else len(self.F_))
+        self.rmse_ = float(np.sqrt((2 * visits + self.lam * static) / max(entries, 1)))
+        self.cpi_ = 1 - gaps / (counted * float(np.sum(HH**2))) if counted else float("nan")
+
+    def _prepare(self, cohort: Cohort) -> tuple[Threads | Device, Aligned]:
         """Everything a fit needs but its start, checked."""
         aligned = self._read(cohort)
         if self.mu == 0:
@@ -164,22 +180,26 @@ class TASTE(Factorization):
         weights = Weights(
             static_weight(self.lam, self.weights, aligned), self._patient_weights(aligned.norms, self.rank)
         )
-        return self._engine(aligned, weights, self.rank), aligned
+        return self._engine(aligned, weights, self.rank, cohort.shape[1]), aligned
 
     def _patient_weights(self, norms: Array, rank: int) -> Array:
         return patient_weights(self.mu, self.weights, norms, rank)
 
-    def _engine(self, aligned: Aligned, weights: Weights, rank: int) -> Threads:
+    def _engine(self, aligned: Aligned, weights: Weights, rank: int, n_features: int) -> Threads | Device:
+        exact = self.solver == "bpp"
+        if self.device == "cuda" or (self.device == "auto" and not exact and cuda_available()):
+            need_cuda(rank, exact)
+            return Device(aligned.shard, weights, rank, n_features=n_features)
         n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
         return Threads(
             aligned.shard, weights, rank, exact=self.solver == "bpp", dtype=self.dtype, n_jobs=n_jobs
         )
 
     def _attempt(
-        self, start: int, rng: np.random.Generator, engine: Threads, aligned: Aligned, n_features: int
+        self, start: int, rng: np.random.Generator, engine: Threads | Device, aligned: Aligned, n_features: int
     ) -> loop.Fit:
         """One fit from a start of its own."""
-        if start > 0:  # the courses of the start before may be kept, so this one has its own
+        if start > 0 and isinstance(engine, Threads):  # the last start's courses may be kept: have others
             engine.courses = np.zeros_like(engine.courses)
         kind = "random" if self.init == "nmf" and start % 2 else self.init
         model = starting_model(kind, aligned.shard, n_features, self.rank, self.normalize, rng)
@@ -187,7 +207,7 @@ class TASTE(Factorization):
             engine.start_uniform(rng)
         else:
             engine.start(model)
-        return loop.fit(
+        found = loop.fit(
             engine,
             model,
             normalize=self.normalize,
@@ -196,3 +216,5 @@ class TASTE(Factorization):
             tol=self.tol,
             callback=self._reporter(start),
         )
+        self._figures[id(found)] = engine.figures if isinstance(engine, Device) else None
+        return found
