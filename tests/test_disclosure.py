@@ -168,7 +168,10 @@ def test_rounding():
         ("Age at index: 91", 91, 91),
         ("age (90 to 94 years)", 90, 94),
         ("age: 90 or older", 90, np.inf),
-        ("age<40", 0, 40),
+        ("age<40", 0, 39),
+        ("age=<90", 0, 89),
+        ("age<=90", 0, 90),
+        ("Static_age_less_60", 0, 59),
         ("aged 70-79", 70, 79),
     ],
 )

@@ -26,6 +26,7 @@ AGE = re.compile(
 )
 AGE_ITSELF = re.compile(rf"(?i)^(?:.*[^a-z])?ages?(?:[^a-z0-9]|(?:{FILLER})(?![a-z]))*$", re.S)
 UP_TO = re.compile(r"(?i)(<|under|less|below|up[^a-z]*to)")
+INCLUDED = re.compile(r"(?i)(=\s*$|equal|up[^a-z]*to)")
 BEYOND = re.compile(r"(?i)(>|over|above|greater|older|more|least)")
 NEXT_NUMBER = re.compile(r"(?i)^(?:[^a-z0-9]|(?:to|and|years?|yrs?)(?![a-z]))*?(\d{1,3})(?!\d)")
 OPEN_END = re.compile(
@@ -76,7 +77,7 @@ def age_band(name: str) -> AgeBand | None:
     moment = re.findall(MOMENT, before.replace("_", " "), re.I)
     column = " ".join([name[: found.start(1)] + found[1], *moment]) + "="
     if UP_TO.search(before):
-        return AgeBand(column, 0, number)
+        return AgeBand(column, 0, number if INCLUDED.search(before) else number - 1)
     if BEYOND.search(before) or OPEN_END.match(rest):
         return AgeBand(column, number, float("inf"))
     second = NEXT_NUMBER.match(rest)
