@@ -74,7 +74,7 @@ function barList(title, kind, rows, first) {
     );
     shown.forEach((entry, i) => {
       const parts = row(i);
-      parts.name.textContent = entry.name;
+      parts.name.replaceChildren(...breakable(entry.name));
       parts.bar.style.width = `${(100 * entry.weight).toFixed(1)}%`;
       parts.weight.textContent = entry.weight.toFixed(2);
       parts.times.textContent =
@@ -84,9 +84,8 @@ function barList(title, kind, rows, first) {
     });
     for (let i = shown.length; i < pool.length; i++) pool[i].item.remove();
     const left = order.length - open;
-    more.textContent =
-      first + extra === 0 ? `Show ${Math.min(STEP, left)} lighter` : `Show ${Math.min(STEP, left)} more`;
-    if (left > STEP) more.textContent += ` of ${integers.format(left)}`;
+    const next = left > STEP ? `${STEP} of ${integers.format(left)}` : String(left);
+    more.textContent = `Show ${next} ${open === 0 ? "lighter" : "more"}`;
     more.hidden = left === 0;
     fewer.hidden = extra === 0;
     none.hidden = shown.length > 0;

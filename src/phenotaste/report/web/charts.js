@@ -23,7 +23,7 @@ function axes(x, y, xTicks, yTicks, box, xLabel) {
     ...xTicks.map((at) =>
       draw("text", { class: "tick", x: x(at), y: box.bottom + 16, "text-anchor": "middle" }, amount(at)),
     ),
-    draw("text", { class: "tick", x: box.right, y: box.bottom + 32, "text-anchor": "end" }, xLabel),
+    draw("text", { class: "tick", x: box.right, y: box.bottom + 32, "text-anchor": "end" }, xLabel ?? ""),
   ];
 }
 

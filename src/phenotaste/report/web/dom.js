@@ -67,6 +67,11 @@ function lines(pairs, className = "lines") {
   );
 }
 
+// A name such as age_between_60_69 may break after its underscores.
+function breakable(name) {
+  return name.split("_").flatMap((part, i) => (i === 0 ? [part] : ["_", make("wbr"), part]));
+}
+
 // A sign for each status: shape and word tell them apart, not colour.
 const SIGNS = {
   accepted: "M3 8.5 6.5 12 13 4.5",

@@ -93,7 +93,7 @@ function inWords(contrast) {
 function profileRow(contrast) {
   const value = (number) => (contrast.kind === "share" ? percent(number) : amount(number));
   const known = contrast.effect !== null;
-  const name = make("th", { scope: "row" }, contrast.feature);
+  const name = make("th", { scope: "row" }, breakable(contrast.feature));
   if (contrast.here === null || contrast.rest === null)
     return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, FEW));
   const figures = [contrast.here, contrast.rest].map((number) =>
@@ -136,7 +136,7 @@ function profileBlock(phenotype) {
     {},
     make("td", {}),
     make("th", { scope: "col" }, "here"),
-    make("th", { scope: "col" }, "the rest"),
+    make("th", { scope: "col" }, "rest"),
     make("th", { scope: "col", class: "ends" }, make("span", {}, "less"), make("span", {}, "more")),
     make("td", {}),
   );

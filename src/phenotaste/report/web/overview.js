@@ -4,56 +4,81 @@ function panel(title, ...children) {
   return make("section", { class: "panel" }, make("h3", {}, title), children);
 }
 
+// A place on the map: a link with its circle, and its number and name, which lie above all circles.
+function mapMark(point, number, x, y, radius) {
+  const name = draw("text", { class: "under", x, y: y + radius + 14, "text-anchor": "middle" });
+  const title = draw("title");
+  const link = draw(
+    "a",
+    { href: `#phenotype-${number}`, class: point.size === null ? "place few" : "place", click: jump },
+    title,
+    draw("circle", { cx: x, cy: y, r: radius }),
+  );
+  const figure = draw("text", { class: "figure", x, y: y + 5, "text-anchor": "middle" }, String(number));
+  const update = () => {
+    const given = decision(number).name;
+    name.textContent = lengthOf(given) > 22 ? `${cut(given, 21)}…` : given;
+    const patients = point.size === null ? FEW : `in ${percent(point.size)} of patients`;
+    title.textContent = `${titleOf(number)}: ${patients}`;
+  };
+  return { number, radius, link, texts: [figure, name], update };
+}
+
 // Near phenotypes have much in common; the larger the circle, the more patients have it.
 function mapPanel(points) {
   const x = scale(0, 1, 62, 298);
-  const y = scale(0, 1, 225, 42);
+  const y = scale(0, 1, 228, 32);
   const largest = Math.max(...points.map((point) => point.size ?? 0), 0.01);
-  const radius = (size) => (size === null ? 11 : 9 + 22 * Math.sqrt(size / largest));
   const marks = points.map((point, i) => {
-    const number = NUMBERS[i];
-    const text = draw("text", {
-      class: "under",
-      x: x(point.x),
-      y: y(point.y) + radius(point.size) + 14,
-      "text-anchor": "middle",
-    });
-    const title = draw("title");
-    const link = draw(
-      "a",
-      { href: `#phenotype-${number}`, class: point.size === null ? "place few" : "place", click: jump },
-      title,
-      draw("circle", { cx: x(point.x), cy: y(point.y), r: radius(point.size) }),
-      draw("text", { x: x(point.x), y: y(point.y) + 5, "text-anchor": "middle" }, String(number)),
-      points.length <= 12 ? text : null,
-    );
-    const update = () => {
-      const name = decision(number).name;
-      text.textContent = name.length > 22 ? `${name.slice(0, 21)}…` : name;
-      title.textContent = `${titleOf(number)}: ${point.size === null ? FEW : `in ${percent(point.size)} of patients`}`;
-    };
-    return { size: point.size ?? 0, link, number, update };
+    const radius = point.size === null ? 10 : 9 + 17 * Math.sqrt(point.size / largest);
+    return mapMark(point, NUMBERS[i], x(point.x), y(point.y), radius);
   });
   watchers.push((number) =>
-    marks.forEach((mark) => {
-      if (number === null || mark.number === number) mark.update();
-    }),
+    marks.forEach((mark) => (number ?? mark.number) === mark.number && mark.update()),
   );
-  const inOrder = marks
+  const links = marks
     .slice()
-    .sort((a, b) => b.size - a.size)
+    .sort((a, b) => b.radius - a.radius)
     .map((mark) => mark.link);
+  const texts = marks.flatMap((mark) => (points.length <= 12 ? mark.texts : mark.texts.slice(0, 1)));
+  const described = {
+    class: "map",
+    viewBox: "0 0 360 275",
+    role: "group",
+    "aria-label": "Map of the phenotypes",
+  };
   return panel(
     "Map of the phenotypes",
-    draw(
-      "svg",
-      { class: "map", viewBox: "0 0 360 280", role: "group", "aria-label": "Map of the phenotypes" },
-      inOrder,
-    ),
+    draw("svg", described, links, draw("g", { class: "labels", "aria-hidden": "true" }, texts)),
     make(
       "p",
       { class: "soft" },
       "Near ones share codes. The larger the circle, the more patients have it. Choose one to go to its card.",
+    ),
+  );
+}
+
+// How the objective went down.
+function fitPanel(loss, outcome) {
+  const box = { left: 62, right: 440, top: 8, bottom: 82 };
+  const x = scale(1, loss.length, box.left, box.right - 10);
+  const low = Math.min(...loss);
+  const high = Math.max(...loss);
+  const y = scale(low, high, box.bottom, box.top);
+  const said = `From ${amount(high)} to ${amount(low)} in ${count(loss.length, "iteration")}.`;
+  const drawn = draw(
+    "svg",
+    { class: "chart", viewBox: "0 0 440 108", role: "img", "aria-label": said },
+    axes(x, y, ticks(1, loss.length, 5).filter(Number.isInteger), [low, high], box, null),
+    draw("path", { class: "curve", d: path(loss.map((value, i) => [x(i + 1), y(value)])) }),
+  );
+  return panel(
+    "The fit",
+    drawn,
+    make(
+      "p",
+      { class: "soft" },
+      `What the model leaves unexplained, by iteration. ${said} ${outcome.charAt(0).toUpperCase()}${outcome.slice(1)}`,
     ),
   );
 }
@@ -86,7 +111,16 @@ function attritionPanel(steps) {
 }
 
 function fillOverview() {
-  const { figures, cohort, attrition, stability, map, notes = [] } = content.overview;
+  const {
+    figures,
+    cohort,
+    attrition,
+    stability,
+    map,
+    loss = [],
+    outcome = "",
+    notes = [],
+  } = content.overview;
   byId("notes").append(...notes.map((note) => make("p", { class: "warn" }, note)));
   byId("figures").append(
     ...figures.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text))),
@@ -97,6 +131,7 @@ function fillOverview() {
   if (attrition && attrition.length > 0) others.append(attritionPanel(attrition));
   if (cohort.length > 0) others.append(panel("The cohort", lines(cohort)));
   if (stability) others.append(panel("Stability", make("p", {}, stability.text), lines(stability.lines)));
+  if (loss.length > 1) others.append(fitPanel(loss, outcome));
   if (others.children.length > 0) panels.append(others);
 }
 
