@@ -80,7 +80,7 @@ def test_help_is_quick_to_load_and_shows_an_example(call):
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
     ).stdout
     assert not {"numpy", "numba", "pandas", "pyarrow", "matplotlib", "sklearn"} & set(modules.split())
-    for command in ("demo", "fit", "score"):
+    for command in ("demo", "fit", "score", "report"):
         text = call(command, "--help", folder=".").stdout
         assert "Example:" in text
         assert f"phenotaste {command} " in text
@@ -323,10 +323,20 @@ def test_demo_prints_the_tables_and_makes_everything_again(tmp_path):
     assert "\x1b" not in text  # no colours where there is no terminal
 
     record = json.loads(run(*arguments, "--json", folder=tmp_path).stdout)
-    for name in ("report", "figures", "cohort", "model", "scores", "readme"):
+    for name in ("report", "figures", "tables", "cohort", "model", "scores", "readme"):
         assert (tmp_path / record[name]).exists()
-    figures = sorted(os.listdir(tmp_path / "my demo" / "figures"))
-    assert figures == ["courses.png", "definitions.png", "loss.png", "shares.png"]
+    figures = set(os.listdir(tmp_path / record["figures"]))
+    assert {"courses.png", "courses.pdf", "definitions.png", "definitions.pdf", "loss.png"} <= figures
+    assert {"definitions.csv", "definitions.tex"} <= set(os.listdir(tmp_path / record["tables"]))
+    page = (tmp_path / record["report"]).read_text()
+    assert len(page) < 5e6
+    for part in (
+        '"outcome":{"name"',
+        '"typical":[{"label"',
+        '"course":{"visits":{"x"',
+        '"profile":[{"feature"',
+    ):
+        assert part in page  # the page tells of the cohort's patients and their labels
     assert record["similarity"]["temporal"] > 0.8
     assert {row["kind"] for row in record["definitions"]} == {"temporal", "static"}
     assert len(pd.read_parquet(tmp_path / record["scores"])) == 150
