@@ -14,7 +14,6 @@ from phenotaste.cli.options import (
     SolverChoice,
     WeightsChoice,
 )
-from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     from phenotaste.selection import Selection
@@ -98,7 +97,6 @@ def select(
     from phenotaste.cli.printing import print_json
     from phenotaste.cli.progress import grid_progress
 
-    check_place(out, cohort)
     try:
         with grid_progress() as callback:
             found = selection.select(
@@ -158,20 +156,14 @@ def numbers_of(text: str, option: str) -> list[float]:
         ) from None
 
 
-def check_place(out: Path, cohort: Path) -> None:
-    """Results are for sharing, cohorts are not: keep them apart."""
-    if out.resolve().is_relative_to(cohort.resolve()):
-        raise InputError(f"{out} lies within the cohort's folder: choose another --out.")
-
-
 def print_selection(found: "Selection", out: Path) -> None:
     from phenotaste.cli.printing import print_list
-    from phenotaste.selection.rules import best_weights
+    from phenotaste.selection.rules import by_rank
 
     chosen = found.as_dict()
-    rows = best_weights(found.table)
+    rows = by_rank(found.rule, found.table)
     print_list(
-        "By number of phenotypes (dissimilarity of starts; starts that find every phenotype again)",
+        "By number of phenotypes: dissimilarity, least found again, fit",
         [
             (
                 str(int(row["rank"])),

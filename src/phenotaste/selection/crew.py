@@ -101,6 +101,8 @@ def run_crew(
                         continue
                     if "refused" in answer:
                         raise InputError(answer["refused"])
+                    if "failed" in answer:
+                        raise RuntimeError(f"a worker process failed with {answer['failed']}")
                     if "done" in answer and finished is not None:
                         done(finished)
                     if todo:

@@ -12,7 +12,7 @@ from phenotaste.errors import InputError
 from phenotaste.selection.files import Result
 from phenotaste.selection.folder import Folder
 from phenotaste.selection.matching import FOUND, matched
-from phenotaste.selection.rules import best_weights
+from phenotaste.selection.rules import by_rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ def draw(found: "Selection", what: str) -> "Figure":
 
 def stability(found: "Selection") -> "Figure":
     """The paper's figure, with the spread over pairs of starts."""
-    rows = best_weights(found.table)
+    rows = by_rank(found.rule, found.table)
     figure, (axis,) = panels(1)
     axis.fill_between(
         rows["rank"],
@@ -84,17 +84,14 @@ def stability(found: "Selection") -> "Figure":
         label="mean and its standard error",
     )
     axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
-    title = "Dissimilarity between starts, by number of phenotypes"
-    if len(rows) < len(found.table):
-        title += " (at the most stable weights)"
-    finish(axis, found, title, "mean dissimilarity")
+    finish(axis, found, "How much the starts differ, by number of phenotypes", "mean dissimilarity")
     axis.legend(fontsize=8, frameon=False, loc="best")
     return figure
 
 
 def fit(found: "Selection") -> "Figure":
     """RMSE and CPI against rank."""
-    rows = best_weights(found.table)
+    rows = by_rank(found.rule, found.table)
     figure, axes = panels(2)
     for axis, name, title in zip(
         axes, ("rmse", "cpi"), ("RMSE (lower is better)", "CPI (near 1: phenotypes are unique)"), strict=True
@@ -109,7 +106,7 @@ def fit(found: "Selection") -> "Figure":
         )
         finish(axis, found, title, name.upper())
         axis.ticklabel_format(axis="y", useOffset=False)
-    axes[0].legend(fontsize=8, frameon=False)
+    axes[0].legend(fontsize=8, frameon=False, loc="upper right")
     return figure
 
 
@@ -226,7 +223,7 @@ def scatter(axis: "Axes", rows: "pd.DataFrame", colour: str, shift: float, label
 
 def unseen(found: "Selection") -> "Figure":
     """Hold-out: reconstruction of patients that were not fitted, and how alike two halves' phenotypes are."""
-    rows = best_weights(found.table)
+    rows = by_rank(found.rule, found.table)
     figure, axes = panels(2)
     for name, label, style in (
         ("unseen_error", "patients of the other half", {"color": BLUE, "marker": "o", "markersize": 4}),

@@ -26,15 +26,19 @@ def run_task(cohort: Cohort, task: Task, fitting: Fitting, threads: int | None =
     """Fit, and keep definitions and figures; times are beside the figures and differ from run to run."""
     wall, processor = time.perf_counter(), time.process_time()
     fitted_on, unseen = patients_of(cohort, task, fitting)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said once, before the first fit
-        model = estimator(task, fitting, threads).fit(fitted_on)
-        figures = figures_of(model)
-        if unseen is not None:
-            figures |= unseen_figures(model, fitted_on, unseen)
+    model = fit(fitted_on, task, fitting, threads)
+    figures = figures_of(model)
+    if unseen is not None:
+        figures |= unseen_figures(model, fitted_on, unseen)
     figures["seconds"] = time.perf_counter() - wall
     figures["processor_seconds"] = time.process_time() - processor
     return Result(model.V_, model.F_, model.H_, figures)
+
+
+def fit(cohort: Cohort, task: Task, fitting: Fitting, threads: int | None = None) -> TASTE:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said once, before the first fit
+        return estimator(task, fitting, threads).fit(cohort)
 
 
 def patients_of(cohort: Cohort, task: Task, fitting: Fitting) -> tuple[Cohort, Cohort | None]:

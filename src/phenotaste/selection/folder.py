@@ -58,8 +58,6 @@ class Folder:
             "fitting": asdict(fitting),
             "grid": asdict(grid),
         }
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file: choose another folder for the selection.")
         if self.path.is_dir() and any(self.path.iterdir()):
             self._check_resumable(mine, grid, resume)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -104,13 +102,15 @@ class Folder:
                 "format"
             ] == FORMAT
             Grid(**{name: _tuple(value) for name, value in found["grid"].items()})
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return found if known else None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One run at a time; the system drops the lock even when the process is killed."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file: choose another folder for the selection.")
         if fcntl is None:
             yield
             return

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from phenotaste import __version__
-from phenotaste.selection.rules import RULES, best_weights, choose
+from phenotaste.selection.rules import CPI_FLOOR, RULES, by_rank, choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,9 +22,9 @@ def render(found: "Selection") -> str:
         "",
         "## By number of phenotypes",
         "",
-        "At each number the weights with the lowest dissimilarity.",
+        weights_sentence(found),
         "",
-        *markdown(by_rank(found)),
+        *markdown(ranks_of(found)),
         "",
         "## What other rules would have named",
         "",
@@ -49,10 +49,19 @@ def summary_of(rule: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def by_rank(found: "Selection") -> "pd.DataFrame":
+def weights_sentence(found: "Selection") -> str:
+    if not RULES[found.rule].by_rank:
+        return "At each number the weights with the lowest dissimilarity."
+    return (
+        "At each number the weights with the lowest dissimilarity among those whose phenotypes are unique "
+        f"(CPI of at least {CPI_FLOOR:g}), where there are any."
+    )
+
+
+def ranks_of(found: "Selection") -> "pd.DataFrame":
     columns = ["rank", "lam", "mu", "dissimilarity", "dissimilarity_se", "found_again", "rmse", "cpi"]
     columns += [name for name in ("unseen_error", "halves_least") if name in found.table]
-    return best_weights(found.table)[columns]
+    return by_rank(found.rule, found.table)[columns]
 
 
 def other_rules(found: "Selection") -> "pd.DataFrame":

@@ -1,6 +1,7 @@
 """Rules that name the best cell of a table, each a function from rows to one of them.
 
-A rule that looks at ranks is given, for each rank, the weights with the lowest dissimilarity: the paper's figure.
+The paper's looks at the whole grid. The others look at one row for each rank: that of the weights with the lowest
+dissimilarity among those that keep the phenotypes unique, because weights that let uniqueness go look stable too.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from phenotaste.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-CPI_FLOOR = 0.95
+CPI_FLOOR = 0.9  # below it cross-product invariance, and with it uniqueness, does not hold
 FOUND_SHARE = 0.8  # of the other starts, in which every phenotype must be found again
 
 
@@ -22,24 +23,21 @@ def stability(rows: "pd.DataFrame") -> Any:
     return rows["dissimilarity"].idxmin()
 
 
-def one_standard_error(rows: "pd.DataFrame") -> Any:
+def one_standard_error(ranks: "pd.DataFrame") -> Any:
     """The largest rank whose dissimilarity is within one standard error of the most stable rank's."""
-    ranks = best_weights(rows)
     lowest = ranks.sort_values("dissimilarity", kind="stable").iloc[0]
     error = 0.0 if np.isnan(lowest["dissimilarity_se"]) else lowest["dissimilarity_se"]
     return last_rank(ranks[ranks["dissimilarity"] <= lowest["dissimilarity"] + error])
 
 
-def found_again(rows: "pd.DataFrame") -> Any:
-    """The largest rank all of whose phenotypes are found again in nearly all other starts; else the best there is."""
-    ranks = best_weights(rows)
-    need = min(FOUND_SHARE, ranks["found_again"].max())
+def found_again(ranks: "pd.DataFrame") -> Any:
+    """The largest rank all of whose phenotypes are found again in nearly all other starts."""
+    need = min(FOUND_SHARE, ranks["found_again"].max())  # where none is, those that come nearest
     return last_rank(ranks[ranks["found_again"] >= need])
 
 
-def rmse_elbow(rows: "pd.DataFrame") -> Any:
+def rmse_elbow(ranks: "pd.DataFrame") -> Any:
     """The rank where the RMSE is furthest below the straight line from the smallest rank to the largest."""
-    ranks = best_weights(rows)
     x, y = ranks["rank"].to_numpy(float), ranks["best_rmse"].to_numpy(float)
     if len(ranks) < 3 or not y[0] > y[-1]:
         return ranks.index[0]
@@ -47,21 +45,21 @@ def rmse_elbow(rows: "pd.DataFrame") -> Any:
     return ranks.index[int(np.argmax(line - y))]
 
 
-def cpi_floor(rows: "pd.DataFrame") -> Any:
-    """The largest rank whose phenotypes are still as good as unique (mean CPI of at least 0.95)."""
-    ranks = best_weights(rows)
+def cpi_floor(ranks: "pd.DataFrame") -> Any:
+    """The largest rank whose phenotypes are still as good as unique (mean CPI of at least 0.9)."""
     above = ranks[ranks["cpi"] >= CPI_FLOOR]
     return last_rank(above) if len(above) else ranks["cpi"].idxmax()
 
 
 class Rule(NamedTuple):
     choose: Callable[["pd.DataFrame"], Any]
+    by_rank: bool = True  # whether it is given one row for each rank, or all
     holdout: bool = False  # whether it looks at hold-out fits
 
 
 RULES: dict[str, Rule] = {
     "found-again": Rule(found_again),
-    "stability": Rule(stability),
+    "stability": Rule(stability, by_rank=False),
     "one-standard-error": Rule(one_standard_error),
     "rmse-elbow": Rule(rmse_elbow),
     "cpi-floor": Rule(cpi_floor),
@@ -77,12 +75,16 @@ def checked_rule(name: Any) -> str:
 
 def choose(name: str, table: "pd.DataFrame") -> Any:
     """The label of the row that the rule names; of equal ones the first, so the smallest rank and weights."""
+    rule = RULES[name]
+    return rule.choose(by_rank(name, table) if rule.by_rank else table[table["dissimilarity"].notna()])
+
+
+def by_rank(name: str, table: "pd.DataFrame") -> "pd.DataFrame":
+    """One row for each rank, in rising order: its most stable weights, of the unique ones but for the paper's rule."""
     rows = table[table["dissimilarity"].notna()]
-    return RULES[name].choose(rows)
-
-
-def best_weights(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """For each rank the row with the lowest dissimilarity, in rising order of rank."""
+    if RULES[name].by_rank:
+        unique = rows["cpi"] >= CPI_FLOOR
+        rows = rows[unique | ~unique.groupby(rows["rank"]).transform("any")]
     return rows.loc[rows.groupby("rank", sort=True)["dissimilarity"].idxmin()]
 
 

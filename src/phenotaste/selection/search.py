@@ -14,7 +14,7 @@ from phenotaste.selection.consensus import consensus as consensus_of
 from phenotaste.selection.consensus import consensus_model
 from phenotaste.selection.evidence import evidence
 from phenotaste.selection.files import Result
-from phenotaste.selection.fits import estimator
+from phenotaste.selection.fits import estimator, fit
 from phenotaste.selection.folder import Folder
 from phenotaste.selection.grid import (
     BOOTSTRAP,
@@ -98,6 +98,13 @@ def select(
     check_fits(source.cohort, grid, fitting)
     if jobs is not None:
         checked_count(jobs, "jobs", least=1)
+    if (
+        out is not None
+        and source.path is not None
+        and Path(out).resolve().is_relative_to(source.path.resolve())
+    ):
+        # Results are for sharing, cohorts are not.
+        raise InputError(f"{out} lies within the cohort's folder: choose another place for the selection.")
     with ExitStack() as stack:
         folder = Folder(stack.enter_context(private_folder()) if out is None else Path(out))
         if out is not None:
@@ -139,7 +146,7 @@ class Search:
         best_start, others = starts[start], [result for task, result in starts.items() if task != start]
         resampled = [Task(BOOTSTRAP, *cell, number) for number in range(self.bootstraps)]
         self.fit(resampled)
-        best = estimator(start, self.fitting).fit(self.source.cohort)
+        best = fit(self.source.cohort, start, self.fitting)
         averaged = (
             consensus_model(best, consensus_of(best_start, others), self.source.cohort) if consensus else None
         )

@@ -30,9 +30,11 @@ def main() -> None:
     except MemoryError:
         say(refused="There is not enough memory for so many fits at once: use fewer jobs.")
     except OSError as error:
-        say(
-            refused=f"A fit could not be kept: {(error.strerror or 'the system refused').lower()}; check the disk."
-        )
+        reason = (error.strerror or "the system refused").lower()
+        say(refused=f"A fit could not be kept: {reason}; check the disk, and go on with what is finished.")
+    except Exception as error:
+        say(failed=type(error).__name__)
+        raise  # its own standard error has the details
 
 
 def listen(orders: "queue.Queue[dict[str, Any]]") -> None:
