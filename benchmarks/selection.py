@@ -1,115 +1,210 @@
-"""How often each rule names the true rank, and how long a grid takes. Run as `python -m benchmarks.selection`.
+"""How often each rule names the true rank, and how long a grid of 900 fits takes.
 
 Every fit is kept in the folder for temporary work, so a run that was stopped goes on where it was, and rules can be
 compared without fitting again.
 """
 
 import argparse
-import json
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from phenotaste import selection, simulate
 from phenotaste.selection import rules
 
+from .data import ROOT
+from .machine import describe
+from .report import RESULTS, machine_lines, publish
+
 TRUE_RANKS, RANKS, STARTS = (3, 5, 8), range(2, 13), 10
 PATIENTS = 500
 # Fixed before the first fit. Rules were settled on the development draws, none of which is among those reported.
 REPORTED = {rank: [100 * rank + draw for draw in range(10)] for rank in TRUE_RANKS}
 DEVELOPMENT = {rank: [7000 + 10 * rank + draw for draw in range(10)] for rank in TRUE_RANKS}
+SYNPUF = ROOT.parent / "shared" / "data" / "desynpuf"
+KEPT = [
+    "true",
+    "seed",
+    "separation",
+    "rank",
+    "dissimilarity",
+    "dissimilarity_se",
+    "found_again",
+    "rmse",
+    "best_rmse",
+    "cpi",
+]
+KEPT += ["unseen_error", "seen_error", "halves_least"]
 
 
 def main() -> None:
+    options = arguments()
+    results: dict[str, Any] = {
+        "machine": describe(),
+        "settings": {k: str(v) for k, v in vars(options).items()},
+    }
+    if options.only in (None, "ranks"):
+        draws = [
+            one_draw(true, draw, separation, options)
+            for separation in options.separation
+            for draw in range(options.draws)
+            for true in options.true_ranks
+        ]
+        results["draws"] = pd.concat(draws, ignore_index=True)[KEPT].to_dict("list")
+    if options.only in (None, "grid"):
+        results["grid"] = time_grid(options.work)
+    results["machine"]["load_at_end"] = round(os.getloadavg()[0], 2)
+    publish(
+        "selection",
+        results,
+        page(results),
+        None if options.development or options.draws < 10 else options.out,
+    )
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--only", choices=["ranks", "grid"])
     parser.add_argument("--separation", type=float, nargs="+", default=[1.0, 0.5])
     parser.add_argument("--true-ranks", type=int, nargs="+", default=list(TRUE_RANKS))
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--development", action="store_true", help="the draws that rules may be tuned on")
-    parser.add_argument("--holdout", type=int, default=1)
+    parser.add_argument("--init", default="mixed", help="how fits start")
     parser.add_argument("--tol", type=float, default=1e-4)
-    parser.add_argument("--init", default="mixed")
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "phenotaste-bench-selection"
     )
-    options = parser.parse_args()
-    tables = []
-    for separation in options.separation:
-        for draw in range(options.draws):
-            for true in options.true_ranks:
-                tables.append(one_draw(true, draw, separation, options))
-        print(report(pd.concat(tables, ignore_index=True), separation), flush=True)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser.parse_args()
 
 
 def one_draw(true: int, draw: int, separation: float, options: argparse.Namespace) -> pd.DataFrame:
     """The table of one simulated cohort, with what it was made from."""
     seed = (DEVELOPMENT if options.development else REPORTED)[true][draw]
-    cohort, _ = simulate.ehr(PATIENTS, rank=true, separation=separation, random_state=seed)
     place = options.work / f"s{separation:g}-r{true}-seed{seed}-{options.init}-tol{options.tol:g}"
-    done = place.with_suffix(".csv")
+    done = place.with_name(f"{place.name}.csv")
     if not done.exists():
-        began = time.perf_counter()
+        cohort, _ = simulate.ehr(PATIENTS, rank=true, separation=separation, random_state=seed)
         found = selection.select(
             cohort,
             RANKS,
             n_init=STARTS,
-            holdout=options.holdout,
+            holdout=1,
             out=place,
             resume=True,
             jobs=options.jobs,
             init=options.init,
             tol=options.tol,
         )
-        place.parent.mkdir(parents=True, exist_ok=True)
-        table = found.table.assign(true=true, draw=draw, seed=seed, separation=separation)
         draft = done.with_suffix(".partial")
-        table.to_csv(draft, index=False)
+        found.table.assign(true=true, draw=draw, seed=seed, separation=separation).to_csv(draft, index=False)
         draft.rename(done)
-        named = {name: chosen(table, name) for name in rules.RULES}
-        print(
-            json.dumps(
-                {
-                    "true": true,
-                    "seed": seed,
-                    "separation": separation,
-                    "named": named,
-                    "seconds": round(time.perf_counter() - began, 1),
-                    "processor_seconds": round(float(table["processor_seconds"].sum()), 1),
-                }
-            ),
-            flush=True,
-        )
+        print(f"separation {separation:g}, rank {true}, seed {seed}: done", file=sys.stderr, flush=True)
     return pd.read_csv(done)
 
 
-def chosen(table: pd.DataFrame, rule: str) -> int:
-    return int(table.loc[rules.choose(rule, table), "rank"])
+def time_grid(work: Path) -> dict[str, Any] | None:
+    """90 cells × 10 starts on the DE-SynPUF slice, by the command; the bar is ten minutes on two cores."""
+    if not SYNPUF.is_dir():
+        print("no DE-SynPUF slice beside the project: the grid is not timed", file=sys.stderr)
+        return None
+    work.mkdir(parents=True, exist_ok=True)
+    cohort, out = work / "synpuf", work / "synpuf-choice"
+    command = [sys.executable, "-m", "phenotaste.cli"]
+    if not cohort.exists():
+        build = ["cohort", "synpuf", SYNPUF, "--min-visits", "5", "--min-patients", "5", "--out", cohort]
+        subprocess.run([*command, *map(str, build)], check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(out, ignore_errors=True)
+    weights = "0.01,0.1,1"
+    began, before = time.perf_counter(), os.times()
+    grid = ["select", cohort, "--ranks", "3:12", "--lams", weights, "--mus", weights, "--out", out]
+    subprocess.run([*command, *map(str, grid), "--bootstraps", "0"], check=True)
+    after = os.times()
+    processor = after.children_user + after.children_system - before.children_user - before.children_system
+    table = pd.read_csv(out / "table.csv")
+    return {
+        "cells": len(table),
+        "fits": int(table["starts"].sum()),
+        "seconds": time.perf_counter() - began,
+        "processor_seconds": processor,
+        "named": {
+            rule: table.loc[rules.choose(rule, table), ["rank", "lam", "mu", "cpi"]].tolist()
+            for rule in rules.RULES
+        },
+        "by_rank": rules.by_rank(rules.DEFAULT, table)[
+            ["rank", "lam", "mu", "dissimilarity", "found_again", "rmse", "cpi"]
+        ].to_dict("list"),
+    }
 
 
-def report(table: pd.DataFrame, separation: float) -> str:
+def page(results: dict[str, Any]) -> str:
+    parts = [f"# Choosing the model, {date.today().isoformat()}", machine_lines(results["machine"])]
+    if "draws" in results:
+        draws = pd.DataFrame(results["draws"])
+        for separation, part in draws.groupby("separation", sort=False):
+            parts += [
+                f"## How often each rule names the true rank, separation {separation:g}",
+                f"`simulate.ehr({PATIENTS}, rank=…, separation={separation:g})`, ranks {RANKS[0]} to {RANKS[-1]}, "
+                f"{STARTS} starts. In brackets the ranks named otherwise; last, by how much the named rank is off on "
+                "average.",
+                rule_table(part),
+            ]
+    if results.get("grid"):
+        parts += ["## 90 cells × 10 starts on the DE-SynPUF slice", *grid_lines(results["grid"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def rule_table(draws: pd.DataFrame) -> str:
     """A row for each rule: in how many draws it named the true rank, and what it named otherwise."""
-    lines = [
-        "| rule | " + " | ".join(f"rank {true}" for true in TRUE_RANKS) + " | all |",
-        "|---|" + "---|" * 4,
-    ]
-    part = table[table["separation"] == separation]
+    lines = ["| rule | " + " | ".join(f"true rank {true}" for true in TRUE_RANKS) + " | all | off by |"]
+    lines.append("|---|" + "---|" * (len(TRUE_RANKS) + 2))
     for rule in rules.RULES:
-        cells, right, total = [], 0, 0
+        cells, off = [], []
         for true in TRUE_RANKS:
-            named = [chosen(rows, rule) for _, rows in part[part["true"] == true].groupby("draw")]
-            hits = sum(rank == true for rank in named)
-            right, total = right + hits, total + len(named)
+            tables = draws[draws["true"] == true].assign(lam=0.1, mu=1.0).groupby("seed")
+            named = [int(rows.loc[rules.choose(rule, rows), "rank"]) for _, rows in tables]
             others = sorted(rank for rank in named if rank != true)
-            cells.append(
-                f"{hits} of {len(named)}" + (f" (else {', '.join(map(str, others))})" if others else "")
-            )
-        lines.append(f"| {rule} | " + " | ".join(cells) + f" | {right} of {total} |")
+            told = f" ({', '.join(map(str, others))})" if others else ""
+            cells.append(f"{sum(rank == true for rank in named)} of {len(named)}{told}")
+            off += [rank - true for rank in named]
+        right = f"{sum(gap == 0 for gap in off)} of {len(off)}"
+        name = f"**{rule}** (default)" if rule == rules.DEFAULT else rule
+        lines.append(f"| {name} | {' | '.join(cells)} | {right} | {sum(off) / max(len(off), 1):+.2f} |")
     return "\n".join(lines)
+
+
+def grid_lines(grid: dict[str, Any]) -> list[str]:
+    rows = pd.DataFrame(grid["by_rank"])
+    table = ["| rank | λ | μ | dissimilarity | found again | RMSE | CPI |", "|---|---|---|---|---|---|---|"]
+    for row in rows.itertuples():
+        table.append(
+            f"| {row.rank} | {row.lam:g} | {row.mu:g} | {row.dissimilarity:.4f} | {row.found_again:.0%} | "
+            f"{row.rmse:.4f} | {row.cpi:.3f} |"
+        )
+    named = [
+        f"| {rule} | {rank:g} | {lam:g} | {mu:g} | {cpi:.2f} |"
+        for rule, (rank, lam, mu, cpi) in grid["named"].items()
+    ]
+    return [
+        f"{grid['cells']} cells, {grid['fits']} fits: **{grid['seconds']:.0f} s**, "
+        f"{grid['processor_seconds']:.0f} s of processor time, the whole command with its imports, tables and figures. "
+        "The bar is 600 s on two cores.",
+        "At each rank the most stable weights of those with a CPI of at least 0.9:",
+        "\n".join(table),
+        "What the rules name:",
+        "\n".join(["| rule | rank | λ | μ | CPI |", "|---|---|---|---|---|", *named]),
+    ]
 
 
 if __name__ == "__main__":

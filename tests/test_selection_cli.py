@@ -1,0 +1,116 @@
+"""`phenotaste select`: what it prints, writes and refuses."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+
+from phenotaste import TASTE, simulate
+from phenotaste.cli import main
+from phenotaste.cli.select import numbers_of, ranks_of
+
+GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--jobs", "1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("select")
+    simulate.ehr(60, n_features=20, mean_visits=10, rank=2, random_state=1)[0].save(folder / "cohort")
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, place):
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["phenotaste", "select", *map(str, arguments)])
+        monkeypatch.chdir(place)
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return end.value.code, printed.out, printed.err
+
+    return run_here
+
+
+def test_from_cohort_to_model_and_on(call, place):
+    status, out, err = call("cohort", "--out", "choice", *GRID)
+    assert status == 0, err
+    assert "← chosen" in out
+    assert "of 2 other starts" in out
+    assert "of 2 resamples" in out
+    folder = place / "choice"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "settings.json", "fits", "table.csv", "times.csv", "evidence.csv", "found_again.csv", "best", "figures",
+        "selection.md",
+    }  # fmt: skip
+    rank = TASTE.load(folder / "best").rank
+    assert rank in (2, 3)
+    assert pd.read_csv(folder / "evidence.csv")["phenotype"].max() == rank
+    status, out, err = call("cohort", "--out", "choice", *GRID, "--resume", "--json")
+    assert status == 0, err
+    record = json.loads(out)
+    assert (record["rank"], record["model"], record["rule"]) == (rank, "choice/best", "found-again")
+    status, out, err = call("cohort", "--out", "choice", *GRID, "--resume", "--json", "--rule", "stability")
+    assert json.loads(out)["rule"] == "stability"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--ranks", "5:3"), "ranks is empty"),
+        (("--ranks", "0:3"), "ranks holds 0"),
+        (("--ranks", "2:3", "--n-init", 1), "n_init=1 is too few"),
+        (("--ranks", "2:3", "--lams", ","), "lams is empty"),
+        (("--ranks", "2:3", "--mus", "-1"), "mus holds -1"),
+    ],
+)
+def test_refused_with_one_sentence(call, place, options, sentence):
+    status, out, err = call("cohort", "--out", "refused", *options)
+    assert (status, out) == (1, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+    assert not (place / "refused").exists()
+
+
+def test_folders_of_others_are_refused(call, place):
+    simulate.ehr(60, n_features=20, mean_visits=10, rank=2, random_state=2)[0].save(place / "other")
+    assert call("cohort", "--out", "mine", *GRID)[0] == 0
+    for options, sentence in (
+        ((), "holds a selection already"),
+        (("--resume", "--seed", "7"), "another random_state"),
+    ):
+        status, _, err = call("cohort", "--out", "mine", *GRID, *options)
+        assert status == 1
+        assert sentence in err
+    status, _, err = call("other", "--out", "mine", *GRID, "--resume")
+    assert status == 1
+    assert "holds another cohort's results" in err
+    status, _, err = call("cohort", "--out", "cohort/choice", *GRID)
+    assert status == 1
+    assert "within the cohort's folder" in err
+
+
+@pytest.mark.parametrize(
+    "options", [("--ranks", "three"), ("--ranks", "2:3:4:5"), ("--ranks", "2", "--lams", "x")]
+)
+def test_what_cannot_be_read_is_misuse(call, options):
+    status, out, err = call("cohort", "--out", "misuse", *options)
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+
+
+def test_ranges_and_lists():
+    assert ranks_of("3:6") == [3, 4, 5, 6]
+    assert ranks_of("3:9:3, 4") == [3, 6, 9, 4]
+    assert ranks_of("7") == [7]
+    assert ranks_of("") == ranks_of("5:3") == []
+    assert numbers_of("0.01, 1", "--lams") == [0.01, 1.0]
+
+
+def test_help_shows_an_example(call):
+    status, out, _ = call("--help")
+    assert status == 0
+    assert "phenotaste select cohort --ranks 3:20 --out choice" in out
