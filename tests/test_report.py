@@ -356,6 +356,10 @@ def statistics(shown):
             del phenotype[model_part]
     for model_part in ("map", "loss"):
         del record["overview"][model_part]
+    figures = record["overview"]["figures"]
+    record["overview"]["figures"] = [line for line in figures if line[0] not in ("CPI", "RMSE")]
+    lines = record["overview"]["cohort"]  # quartiles are of all patients with visits, or none
+    record["overview"]["cohort"] = [line for line in lines if "quartiles" not in line[1]]
     del record["fingerprint"], record["card"]
     return json.dumps(record)
 
