@@ -15,7 +15,7 @@ from phenotaste.review import Review
 
 HOSTILE = '</script><img src=x onerror="window.caught=1">\u2028<!-- &lt;b&gt; \'"`${1}'
 SEEN = HOSTILE.replace("\u2028", "\ufffd")
-MODIFIER = "ControlOrMeta"
+KEPT = f"phenotaste-review-{FINGERPRINT}"
 
 
 @pytest.fixture
@@ -35,6 +35,19 @@ def opened(chromium, tmp_path):  # noqa: F811
     for made in all_opened:
         made.check()
         made.context.close()
+
+
+@pytest.fixture(scope="module")
+def reviewed(chromium, tmp_path_factory):  # noqa: F811
+    """A review file made by hand on the page, and what the page showed."""
+    path = tmp_path_factory.mktemp("reviewed") / "report.html"
+    path.write_text(render(made_up_content()), encoding="utf-8")
+    made = Opened(chromium, path.as_uri())
+    review_everything(made.page)
+    record, shown = saved(made.page), state(made.page)
+    made.check()
+    made.context.close()
+    return record, shown
 
 
 @pytest.fixture
@@ -249,7 +262,7 @@ def test_cards_tell_patients_profile_outcome_stability_and_look_alikes(page):
     text = card(page, 1).inner_text()
     assert f"{first['leading']['patients']} patients" in text
     assert "clearly higher" in text
-    assert f"Odds ratio {first['outcome']['odds_ratio']:g}" in text
+    assert f"Odds ratio {first['outcome']['odds_ratio']:.2f}" in text
     assert f"Came back in {round(100 * first['stability']['starts']['found'])}% of other starts" in text
     assert card(page, 1).locator(".strip").first.locator(".hair").count() == 20
     for label in ("early", "late", "steady"):
@@ -274,10 +287,12 @@ def test_hidden_numbers_say_so(opened):
     hidden["profile"][0] |= {"here": None, "rest": None, "effect": None}
     hidden["outcome"] |= dict.fromkeys(("odds_ratio", "low", "high", "here", "rest"))
     content["overview"]["map"][1]["size"] = None
+    content["overview"]["attrition"][1] |= {"patients": None, "removed": None}
     content["fewest"] = 20
     page = opened(content).page
     assert card(page, 2).inner_text().count("fewer than 20 patients") == 6
     assert "fewer than 20 patients" in page.locator(".place[href='#phenotype-2']").text_content()
+    assert page.locator(".attrition").inner_text().count("fewer than 20 patients") == 2
     assert "NaN" not in page.locator("body").inner_text()
     assert "null" not in page.locator("body").inner_text()
 
@@ -468,10 +483,8 @@ def test_a_review_survives_saving_reloading_and_loading(opened, tmp_path):
     assert {**saved(other.page), "date": None} == {**record, "date": None}
 
 
-def test_a_review_loads_by_drag_and_drop_and_can_be_undone(opened):
-    first = opened(made_up_content())
-    review_everything(first.page)
-    record, after = saved(first.page), state(first.page)
+def test_a_review_loads_by_drag_and_drop_and_can_be_undone(opened, reviewed):
+    record, after = reviewed
     other = opened(made_up_content(), "other.html")
     before = state(other.page)
     drop(other.page, json.dumps(record))
@@ -481,10 +494,8 @@ def test_a_review_loads_by_drag_and_drop_and_can_be_undone(opened):
     assert state(other.page) == before
 
 
-def test_a_review_that_came_with_the_page_is_shown_and_kept_work_wins(opened):
-    first = opened(made_up_content())
-    review_everything(first.page)
-    record, expected = saved(first.page), state(first.page)
+def test_a_review_that_came_with_the_page_is_shown_and_kept_work_wins(opened, reviewed):
+    record, expected = reviewed
     given = opened(made_up_content(review=record), "given.html")
     assert state(given.page) == expected
     decide(given.page, 5, "Accept")
@@ -494,10 +505,8 @@ def test_a_review_that_came_with_the_page_is_shown_and_kept_work_wins(opened):
     assert state(again) == expected
 
 
-def test_a_page_of_merged_phenotypes_keeps_the_decisions_it_does_not_show(opened):
-    first = opened(made_up_content())
-    review_everything(first.page)  # 4 is merged with 1, and 2 is rejected
-    record = saved(first.page)
+def test_a_page_of_merged_phenotypes_keeps_the_decisions_it_does_not_show(opened, reviewed):
+    record, _ = reviewed  # 4 is merged with 1, and 2 is rejected
     content = made_up_content(review=record)
     shown = [content["phenotypes"][number - 1] for number in (3, 1, 5)]
     shown[1] |= {"merged_from": [1, 4], "status": "accepted"}
@@ -555,12 +564,11 @@ def broken_reviews(record):
     }
 
 
-def test_what_is_no_review_of_this_model_is_refused_with_a_sentence(opened):
-    page = opened(made_up_content()).page
-    review_everything(page)
-    record, before = saved(page), state(page)
+def test_what_is_no_review_of_this_model_is_refused_with_a_sentence(opened, reviewed):
+    record, before = reviewed
+    page = opened(made_up_content(review=record)).page
     for fault, text in broken_reviews(record).items():
-        page.get_by_role("button", name="Close").click()
+        page.evaluate("document.getElementById('message-close').click()")
         drop(page, text)
         page.locator("#message").wait_for()
         said = page.locator("#message-text").inner_text()
@@ -616,6 +624,16 @@ def test_a_browser_that_keeps_nothing_is_named(chromium, tmp_path):  # noqa: F81
     frame.locator("#phenotype-1 .decision.accepted").click()
     assert frame.locator("#phenotype-1").get_attribute("data-status") == "accepted"
     context.close()
+
+
+def test_damaged_work_in_the_browser_stops_nothing(opened):
+    made = opened(made_up_content())
+    for text in ("{", '{"review": {"format": "phenotaste-review"}, "saved": true}', "null"):
+        made.page.evaluate("([key, text]) => localStorage.setItem(key, text)", [KEPT, text])
+        page = made.load()
+        assert "could not be read" in page.locator("#message").inner_text()
+        decide(page, 1, "Accept")
+        assert card(made.load(), 1).get_attribute("data-status") == "accepted"
 
 
 def test_print_button_prints(opened):
@@ -793,22 +811,23 @@ def test_every_control_has_a_name(page):
 # Sizes, paper, motion
 
 
-@pytest.mark.parametrize("width", [360, 820, 1440, 1600])
-def test_nothing_sticks_out(opened, width):
-    page = opened(made_up_content(), viewport={"width": width, "height": 1000}).page
+STICKING = """() => [...document.querySelectorAll("body *")]
+  .filter(node => node.checkVisibility() && !node.closest("svg, .unseen, .printed, .skip, .wide"))
+  .filter(node => node.getBoundingClientRect().right > innerWidth + 1).map(node => node.className)"""
+
+
+def test_nothing_sticks_out_at_any_width(opened):
+    page = opened(made_up_content()).page
     review_everything(page)
     slide(page, 60)
     page.get_by_label("Order by").select_option("own")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    sticking = page.evaluate(
-        """() => [...document.querySelectorAll("body *")].filter(node => node.checkVisibility() && !node.closest("svg")
-             && !node.closest(".unseen, .printed, .skip, .wide") && node.getBoundingClientRect().right > innerWidth + 1)
-           .map(node => node.className)"""
-    )
-    assert sticking == []
-    left, right = card(page, 1).locator(".definition"), card(page, 1).locator(".evidence")
-    side_by_side = right.bounding_box()["x"] > left.bounding_box()["x"] + 100
-    assert side_by_side == (width > 960)
+    for width in (360, 640, 820, 1000, 1440, 1600):
+        page.set_viewport_size({"width": width, "height": 1000})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        assert page.evaluate(STICKING) == [], width
+        left, right = card(page, 1).locator(".definition"), card(page, 1).locator(".evidence")
+        side_by_side = right.bounding_box()["x"] > left.bounding_box()["x"] + 100
+        assert side_by_side == (width > 960)
 
 
 def test_paper_has_every_card_and_no_controls(opened):
@@ -822,6 +841,7 @@ def test_paper_has_every_card_and_no_controls(opened):
     assert card(page, 1).get_by_role("heading", name="1 · Atrial fibrillation (accepted)").is_visible()
     assert "Looks like coding habits.\nSecond line." in card(page, 2).inner_text()
     assert "Merged with 1 · Atrial fibrillation." in card(page, 4).inner_text()
+    assert page.get_by_text("Reviewed by Dr Ada Byron, 3 of 5 decided.").is_visible()
     page.emulate_media(media="screen")
     assert page.pdf().startswith(b"%PDF")
 
@@ -854,8 +874,10 @@ def test_forty_phenotypes_of_a_thousand_features_stay_small_and_responsive(opene
         card(page, number).scroll_into_view_if_needed()
         first = card(page, number).locator(".bars").first
         before = first.inner_text()
-        took = sorted(page.evaluate(MOVE, value) for value in (30, 60, 100))
+        took = sorted(page.evaluate(MOVE, value) for value in (60, 0, 60, 0, 100))
         assert first.inner_text() != before
-        assert took[1] < 100
+        assert took[2] < 100  # the median: other work on this machine is not the page's
+        page.evaluate(MOVE, 0)
+    slide(page, 100)
     shown = [name for name, _ in bars(page, 40, "Diagnoses")]
     assert shown == relevance(content, 40, 0)[: len(shown)]

@@ -128,11 +128,16 @@ function definition(phenotype) {
   );
   if (content.features.static.length > 0)
     element.append(part("static", "About the patient", "No fact that may be shown."));
+  // Told card by card: a class on the whole page would lay all of it out again.
+  const paint = () => {
+    element.classList.toggle("distinctive", view.lambda < 1);
+    all.forEach((list) => list.paint());
+  };
   const all = [...lists.temporal, ...lists.static];
   const rows = [...temporal, ...fixed];
   return {
     element,
-    paint: () => all.forEach((list) => list.paint()),
+    paint,
     has: () => rows.some((entry) => entry.weight >= 0.01 && matches(entry.name)),
   };
 }

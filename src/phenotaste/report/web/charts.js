@@ -108,7 +108,7 @@ function forest(link) {
       class: "forest",
       viewBox: "0 0 300 44",
       role: "img",
-      "aria-label": `Odds ratio ${amount(link.odds_ratio)}, 95% interval ${amount(link.low)} to ${amount(link.high)}`,
+      "aria-label": `Odds ratio ${ratio(link.odds_ratio)}, 95% interval ${ratio(link.low)} to ${ratio(link.high)}`,
     },
     draw("line", { class: "one", x1: at(1), x2: at(1), y1: 2, y2: 26 }),
     draw("line", { class: "range", x1: at(link.low), x2: at(link.high), y1: 14, y2: 14 }),
@@ -135,7 +135,7 @@ function strip(found) {
       class: "strip",
       viewBox: "0 0 300 40",
       role: "img",
-      "aria-label": `Similarity between runs: median ${amount(found.median)}, from ${amount(found.low)} to ${amount(found.high)}`,
+      "aria-label": `Similarity between runs: median ${ratio(found.median)}, from ${ratio(found.low)} to ${ratio(found.high)}`,
     },
     draw("line", { class: "axis", x1: 6, x2: 294, y1: 14, y2: 14 }),
     found.values.map((value) =>

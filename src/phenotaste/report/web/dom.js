@@ -59,6 +59,11 @@ function amount(value) {
   return value === null ? FEW : digits.format(value).replace("-", "−");
 }
 
+// Similarities and odds ratios: two decimals are what they are good for.
+function ratio(value) {
+  return value === null ? FEW : value >= 10 ? amount(value) : value.toFixed(2);
+}
+
 function lines(pairs, className = "lines") {
   return make(
     "dl",

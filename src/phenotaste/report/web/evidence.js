@@ -166,8 +166,8 @@ function outcomeBlock(link) {
     make(
       "p",
       {},
-      known ? make("b", {}, `Odds ratio ${amount(link.odds_ratio)}`) : null,
-      known ? ` (${amount(link.low)} to ${amount(link.high)}): ` : "",
+      known ? make("b", {}, `Odds ratio ${ratio(link.odds_ratio)}`) : null,
+      known ? ` (${ratio(link.low)} to ${ratio(link.high)}): ` : "",
       make("span", { class: known ? "" : "missing" }, said),
     ),
     shares,
@@ -184,7 +184,7 @@ function stabilityBlock(stability) {
         "p",
         {},
         make("b", {}, `Came back in ${percent(found.found)}`),
-        ` of ${what}; similarity ${amount(found.median)} (${amount(found.low)} to ${amount(found.high)})`,
+        ` of ${what}; similarity ${ratio(found.median)} (${ratio(found.low)} to ${ratio(found.high)})`,
       ),
     );
   return block(
@@ -198,7 +198,7 @@ function similarBlock(phenotype, links) {
   const items = phenotype.similar.map((other) => {
     const link = make("a", { href: `#phenotype-${other.phenotype}`, click: jump });
     links.push([other.phenotype, link]);
-    return make("li", {}, link, make("span", { class: "soft" }, ` similarity ${amount(other.cosine)}`));
+    return make("li", {}, link, make("span", { class: "soft" }, ` similarity ${ratio(other.cosine)}`));
   });
   return block("Most easily confused with", make("ul", { class: "similar" }, items));
 }

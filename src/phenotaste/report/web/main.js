@@ -90,7 +90,6 @@ function slide(value) {
   const word =
     value === 0 ? "most weighted" : value === 100 ? "most distinctive" : `${value}% towards most distinctive`;
   byId("relevance").setAttribute("aria-valuetext", word);
-  document.body.classList.toggle("distinctive", value > 0);
   paintCards();
 }
 

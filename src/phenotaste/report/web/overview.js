@@ -83,30 +83,24 @@ function fitPanel(loss, outcome) {
   );
 }
 
+function attritionRow(step, isFirst, most) {
+  const left = step.patients === null ? FEW : integers.format(step.patients);
+  const removed = step.removed === null ? FEW : step.removed === 0 ? "none" : integers.format(step.removed);
+  const bar = make("span", { class: "rail", "aria-hidden": "true" }, make("i"));
+  bar.firstChild.style.width = `${(100 * (step.patients ?? 0)) / most}%`;
+  return make(
+    "li",
+    {},
+    make("span", { class: "step" }, step.step),
+    make("span", { class: step.patients === null ? "missing" : "left" }, left),
+    step.patients === null ? null : bar,
+    isFirst ? null : make("span", { class: "soft removed" }, `${removed} removed`),
+  );
+}
+
 function attritionPanel(steps) {
   const most = Math.max(...steps.map((step) => step.patients ?? 0), 1);
-  const rows = steps.map((step) => {
-    const bar = make("span", { class: "rail", "aria-hidden": "true" }, make("i"));
-    bar.firstChild.style.width = `${(100 * (step.patients ?? 0)) / most}%`;
-    const removed =
-      step.removed === 0
-        ? "none removed"
-        : step.removed === null
-          ? null
-          : `${integers.format(step.removed)} removed`;
-    return make(
-      "li",
-      {},
-      make("span", { class: "step" }, step.step),
-      make(
-        "span",
-        { class: step.patients === null ? "missing" : "left" },
-        step.patients === null ? "not shown" : integers.format(step.patients),
-      ),
-      bar,
-      make("span", { class: "soft removed" }, removed),
-    );
-  });
+  const rows = steps.map((step, i) => attritionRow(step, i === 0, most));
   return panel("How the patients were chosen", make("ol", { class: "attrition" }, rows));
 }
 

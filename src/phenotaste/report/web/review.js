@@ -125,33 +125,36 @@ function replaceReview(state, saved) {
   told(null);
 }
 
-// Work kept here comes first, then a review that came with the page.
+// What this browser kept of the model's review, as text; null where there is nothing.
+function keptText() {
+  try {
+    localStorage.setItem(`${KEY}-try`, "");
+    localStorage.removeItem(`${KEY}-try`);
+    return localStorage.getItem(KEY);
+  } catch {
+    keeps = false;
+    return null;
+  }
+}
+
+// Work kept here comes first, then a review that came with the page. Returns what the reader should be told.
 function startReview() {
   const given = content.review ? parsed(content.review) : null; // checked when the page was made
   review = given ?? blank();
   savedAs = essence(review);
-  let kept = null;
+  const text = keptText();
+  if (text === null) return null;
   try {
-    kept = JSON.parse(localStorage.getItem(KEY) ?? "null");
-    localStorage.setItem(`${KEY}-try`, "");
-    localStorage.removeItem(`${KEY}-try`);
+    const kept = JSON.parse(text);
+    review = parsed(kept.review);
+    savedAs = kept.saved === true ? essence(review) : "";
   } catch {
-    keeps = false;
+    return { text: "Work kept in this browser could not be read, and is not shown.", loud: true };
   }
-  if (!kept) return null;
-  try {
-    const mine = parsed(kept.review);
-    const other = essence(mine) !== essence(review) && given;
-    review = mine;
-    savedAs = kept.saved === true ? essence(mine) : "";
-    return other
-      ? {
-          text: "This is your work kept in this browser. The page came with another review.",
-          button: "Use that one",
-          run: () => replaceReview(given, true),
-        }
-      : null;
-  } catch {
-    return { text: "Work kept in this browser could not be read, and is not shown." };
-  }
+  if (given === null || essence(given) === essence(review)) return null;
+  return {
+    text: "This is your work kept in this browser. The page came with another review.",
+    button: "Use that one",
+    run: () => replaceReview(given, true),
+  };
 }

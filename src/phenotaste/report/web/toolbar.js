@@ -181,8 +181,10 @@ function notice({ text, button = null, run = null, loud = false }) {
 
 function showProgress() {
   const done = decided();
-  byId("progress").textContent = `${done} of ${NUMBERS.length} decided`;
+  const progress = `${done} of ${NUMBERS.length} decided`;
+  byId("progress").textContent = progress;
   byId("done").style.width = `${(100 * done) / NUMBERS.length}%`;
+  byId("reviewed-by").textContent = review.reviewer ? `Reviewed by ${review.reviewer}, ${progress}.` : "";
   const nothing = essence(review) === essence(blank());
   byId("kept").textContent = !keeps
     ? "This browser keeps no work here: save before you leave."
