@@ -85,7 +85,7 @@ def stability(found: "Selection") -> "Figure":
     )
     axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
     finish(axis, found, "How much the starts differ, by number of phenotypes", "mean dissimilarity")
-    axis.legend(fontsize=8, frameon=False, loc="best")
+    legend_below(figure, axis)
     return figure
 
 
@@ -106,7 +106,7 @@ def fit(found: "Selection") -> "Figure":
         )
         finish(axis, found, title, name.upper())
         axis.ticklabel_format(axis="y", useOffset=False)
-    axes[0].legend(fontsize=8, frameon=False, loc="upper right")
+    legend_below(figure, axes[0])
     return figure
 
 
@@ -204,8 +204,7 @@ def evidence(found: "Selection") -> "Figure":
         clean(axis)
     axes[-1].set_xlabel(f"phenotype (above the line, {FOUND:g}, it counts as found again)", fontsize=8)
     axes[-1].set_xticks(range(1, found.rank + 1))
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=2)
+    legend_below(figure, axes[0])
     return figure
 
 
@@ -238,12 +237,12 @@ def unseen(found: "Selection") -> "Figure":
     finish(axes[1], found, "Two halves of the patients, matched", "cosine")
     axes[1].set_ylim(-0.03, 1.03)
     for axis in axes:
-        axis.legend(fontsize=8, frameon=False)
+        axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     return figure
 
 
 def panels(count: int) -> tuple["Figure", list["Axes"]]:
-    figure = new_figure(6.2 if count == 1 else 4.6 * count, 3.4)
+    figure = new_figure(6.2 if count == 1 else 4.6 * count, 3.6)
     grid: Any = figure.subplots(1, count, squeeze=False)
     return figure, list(grid.flat)
 
@@ -259,6 +258,12 @@ def finish(axis: "Axes", found: "Selection", title: str, y_label: str) -> None:
     axis.tick_params(labelsize=8)
     axis.locator_params(axis="x", integer=True)
     clean(axis)
+
+
+def legend_below(figure: "Figure", axis: "Axes") -> None:
+    """Below everything, where it hides nothing."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=2)
 
 
 def new_figure(width: float, height: float) -> "Figure":
