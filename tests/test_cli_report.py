@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import made_up
 from phenotaste import TASTE, Cohort, baselines, report, simulate
 from phenotaste.errors import InputError
 from phenotaste.report import evidence
 from phenotaste.report.files import filling
+from phenotaste.report.scores import write_scores
 from phenotaste.review import Review, fingerprint
 from test_cli import call, refused, run  # noqa: F401 - a fixture among them
 
@@ -106,7 +108,6 @@ def test_from_a_fit_to_scores_with_names(tmp_path, place):
     np.testing.assert_array_equal(scores[f"phenotype_{shown}"], found.W[:, 3])
     np.testing.assert_allclose(scores["share_Gout"] + scores[f"share_{shown}"], 1)
     assert not [name for name in scores if name.endswith(("_2", "_3"))]
-    np.testing.assert_array_equal(scores["short_history"], scores["visits"] < 4)
     owner = np.repeat(np.arange(150), np.diff(found.offsets))
     np.testing.assert_allclose(
         np.array(scores["phenotype_Gout"])[owner] * courses["phenotype_Gout"],
@@ -115,6 +116,15 @@ def test_from_a_fit_to_scores_with_names(tmp_path, place):
     )
     for name in ("s.parquet", "c.parquet"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_a_history_is_short_for_the_model_however_many_phenotypes_are_left(tmp_path):
+    short = made_up.cohort(n_patients=30)
+    model = TASTE(4, random_state=0, max_iter=2).fit(short)
+    write_scores(model.apply_review(reviewed(model)), short, tmp_path / "s.parquet")
+    found = pd.read_parquet(tmp_path / "s.parquet")["short_history"]
+    assert list(found) == list(np.diff(short.offsets) < 4)
+    assert 0 < sum(found) < 30
 
 
 def test_help_shows_examples(call):  # noqa: F811

@@ -10,7 +10,7 @@ from phenotaste.core.cpu import patient_norms
 from phenotaste.core.records import Array, Shard
 from phenotaste.errors import InputError
 
-PATIENTS_AT_A_TIME = 2**16  # bounds what counting needs beside the data
+PATIENTS_AT_A_TIME = 2**13  # bounds what counting needs beside the data
 
 
 class Columns(NamedTuple):

@@ -76,7 +76,7 @@ def report(
     from phenotaste.cli.models import load_model
     from phenotaste.cli.progress import step_progress
 
-    inputs = tuple(folder for folder in (model, cohort, selection) if folder is not None)
+    inputs = tuple(folder for folder in (model, cohort) if folder is not None)
     check_outputs(out, figures, tables, inputs, review, overwrite)
     if trusted:
         typer.echo(
@@ -115,8 +115,6 @@ def check_outputs(
 
     page = check_file(out, inputs)
     folders = [check_folder(folder, inputs) for folder in (figures, tables) if folder is not None]
-    if page in folders:
-        raise InputError(f"{out} is given for the page and for a folder: choose two names.")
     if review is not None and review.resolve() == page:
         raise InputError(f"{out} is the review that is read here: choose another --out.")
     there = [out] if page.exists() else []

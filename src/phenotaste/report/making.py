@@ -40,10 +40,9 @@ def write(
     PNG and PDF, CSV and LaTeX. Nothing shown stands for fewer than 11 patients, unless `trusted` switches that off.
     All files are there at the end, or none. `step` is told what is being done.
     """
-    for folder in (figures, tables):
-        if folder is not None:
-            check_folder(folder)
-    check_file(path)
+    folders = [check_folder(folder) for folder in (figures, tables) if folder is not None]
+    if check_file(path) in folders:
+        raise InputError(f"{path} is given for the page and for a folder: choose two names.")
     check_signs(model)
     content = content_of(model, cohort, review, selection, title, trusted, step)
     with ExitStack() as files:  # what is entered last takes its place first, and fails before the rest does

@@ -161,7 +161,7 @@ class Reviewed:
             total = parts.sum(axis=1, keepdims=True)
             # A patient without any of it has no score to show a course by: any mean will do.
             part = np.divide(parts, total, out=np.full(parts.shape, 1 / len(members)), where=total > 0)
-            found[:, g] = np.einsum("vm,vm->v", part[owner], U[:, members])
+            found[:, g] = sum(part[owner, i] * U[:, r] for i, r in enumerate(members))
         return found
 
     def _mean_columns(self, factor: Matrix) -> Matrix:
