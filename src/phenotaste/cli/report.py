@@ -68,8 +68,7 @@ def report(
 
     With a review, and everything for a paper:
 
-        phenotaste report model --cohort cohort --review review.json --figures figures --tables tables
-        --out reviewed.html
+        phenotaste report model --cohort cohort --review review.json --tables t --figures f --out r.html
     """
     from phenotaste import Cohort
     from phenotaste import report as reports

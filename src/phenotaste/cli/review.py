@@ -28,7 +28,7 @@ def every_review() -> None:
 @review.command()
 def compare(
     reviews: Annotated[
-        list[Path], typer.Argument(help="Two review files or more.", metavar="REVIEW...", show_default=False)
+        list[Path], typer.Argument(help="Two review files or more.", metavar="REVIEW", show_default=False)
     ],
     json_: Json = False,
 ) -> None:
