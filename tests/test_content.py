@@ -15,6 +15,7 @@ from phenotaste.report import content
 from phenotaste.report.courses import activity, along, smoothed, timing
 from phenotaste.report.definitions import places
 from phenotaste.report.facts import families
+from phenotaste.report.groups import prevalences
 from phenotaste.report.patients import NOBODY, Patients, patients_of
 from phenotaste.review import Decision, Review, fingerprint
 
@@ -133,6 +134,33 @@ def test_prevalence_leading_and_features(built, open_built, model, cohort):
         assert feature.share == three(count / 400)
     for feature, share in zip(open_built.features.static, cohort.static.mean(axis=0), strict=True):
         assert feature.share == three(share)
+
+
+@pytest.mark.parametrize(
+    ("present", "sizes", "shown"),
+    [
+        ([70, 75], [50, 50, 0], [True, True]),
+        ([55, 70], [50, 50, 0], [False, True]),  # in 5 it is there without leading
+        ([95, 70], [50, 50, 0], [False, True]),  # 5 lack it
+        ([80, 65], [50, 45, 15], [True, True]),
+        ([80, 60], [50, 35, 15], [False, True]),  # 5 have some phenotype, but not this one
+        ([50, 57], [50, 50, 0], [True, False]),  # in 7 the second one is there without leading
+        ([61, 47], [50, 39, 11], [True, False]),
+        ([55, 55], [44, 44, 12], [True, True]),
+        ([5, 60], [0, 60, 40], [False, True]),
+    ],
+)
+def test_prevalence_is_hidden_where_a_small_group_would_follow(present, sizes, shown):
+    found = prevalences(np.array(present), np.array(sizes), list(sizes), [1, 2], Gate())
+    assert [share is not None for share in found] == shown
+
+
+def test_with_two_phenotypes_those_who_have_both_cannot_be_told():
+    # 100 patients: 58 have the first, 47 the second, so that 5 have both; leading 58 - 0 and 42 tell nothing else.
+    found = prevalences(np.array([58, 47]), np.array([58, 42, 0]), [None, None, 0], [1, 2], Gate())
+    assert found == [0.58, None]
+    few_lack_it = prevalences(np.array([95, 60]), np.array([58, 37, 5]), [None, None, None], [1, 2], Gate())
+    assert few_lack_it == [None, 0.6]
 
 
 def test_profile_and_outcome(open_built, model, cohort):
@@ -376,6 +404,11 @@ def test_the_map_keeps_distances():
     gap = np.linalg.norm(points[:, None] - points[None], axis=2)
     assert gap[0, 1] < 0.2 * gap[0, 2]
     np.testing.assert_allclose(places(V[:, :1]), 0.5)
+    apart = places(np.eye(12))  # nothing in common: nowhere near each other
+    gap = np.linalg.norm(apart[:, None] - apart[None], axis=2) + np.eye(12)
+    assert gap.min() > 0.15
+    assert np.ptp(apart, axis=0).max() == pytest.approx(1.0)
+    assert np.isfinite(places(np.ones((3, 4)))).all()
 
 
 def test_what_selection_found(model, cohort):

@@ -156,20 +156,41 @@ def similar(temporal: Matrix, numbers: list[int]) -> list[list[Similar]]:
 
 
 def places(temporal: Matrix) -> Matrix:
-    """Points between 0 and 1 whose distances are nearest to 1 − cosine: classical multidimensional scaling."""
+    """Points between 0 and 1 whose distances are near to 1 − cosine: multidimensional scaling.
+
+    The classical solution puts phenotypes that have nothing in common on top of each other, as it has two axes for
+    all of them; moving on to least stress (SMACOF) spreads them.
+    """
     C = cosines(temporal, temporal)
     np.fill_diagonal(C, 1.0)
-    squared = (1.0 - C) ** 2
-    centre = np.eye(len(C)) - 1.0 / len(C)
-    sizes, axes = np.linalg.eigh(-0.5 * centre @ squared @ centre)
-    points = np.zeros((len(C), 2))
-    n_axes = min(2, len(C))
-    points[:, :n_axes] = (axes * np.sqrt(np.maximum(sizes, 0.0)))[:, ::-1][:, :n_axes]
-    heaviest = points[np.abs(points).argmax(axis=0), np.arange(2)]
-    points *= np.where(heaviest < 0, -1.0, 1.0)  # an axis has no sign of its own
+    points = least_stress(1.0 - C, classical(1.0 - C))
     middle = (points.max(axis=0) + points.min(axis=0)) / 2
     span = float(np.ptp(points, axis=0).max())
     return 0.5 + (points - middle) / span if span > 0 else np.full(points.shape, 0.5)
+
+
+def classical(distances: Matrix) -> Matrix:
+    """The two axes on which points with these distances differ most."""
+    n = len(distances)
+    centre = np.eye(n) - 1.0 / n
+    sizes, axes = np.linalg.eigh(-0.5 * centre @ distances**2 @ centre)
+    points = np.zeros((n, 2))
+    n_axes = min(2, n)
+    points[:, :n_axes] = (axes * np.sqrt(np.maximum(sizes, 0.0)))[:, ::-1][:, :n_axes]
+    heaviest = points[np.abs(points).argmax(axis=0), np.arange(2)]
+    return points * np.where(heaviest < 0, -1.0, 1.0)  # an axis has no sign of its own
+
+
+def least_stress(distances: Matrix, points: Matrix, iterations: int = 200) -> Matrix:
+    """Guttman's transform, repeated; a small turn of each point first, as those in one place would stay there."""
+    n = len(distances)
+    angle = 2 * np.pi * np.arange(n) / n
+    points = points + 1e-3 * np.column_stack([np.cos(angle), np.sin(angle)])
+    for _ in range(iterations):
+        gaps = np.linalg.norm(points[:, None] - points[None], axis=2)
+        ratio = np.divide(distances, gaps, out=np.zeros_like(gaps), where=gaps > 0)
+        points = (np.diag(ratio.sum(axis=1)) - ratio) @ points / n
+    return points
 
 
 def phenotype_map(temporal: Matrix, sizes: list[float | None]) -> list[MapPoint]:

@@ -1,6 +1,7 @@
 """What all figures share: colours, panels, names that matplotlib shows letter by letter, and files."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,13 @@ def panels(
     return figure, axes[:count]
 
 
-def legend_below(figure: "Figure", axes: list["Axes"]) -> None:
-    """One legend for all panels, with what any of them shows."""
+def legend_below(figure: "Figure", axes: list["Axes"], order: Sequence[str] = ()) -> None:
+    """One legend for all panels, with what any of them shows, in this order if one is given."""
     entries: dict[str, Any] = {}
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
+    entries = {name: entries[name] for name in (*order, *entries) if name in entries}
     if entries:
         columns = len(entries) if len(axes) >= 3 else 2
         figure.legend(

@@ -80,7 +80,8 @@ def definitions(content: Content) -> "Figure":
     maps = {kind: weight_map(content, kind) for kind in MAPS}
     maps = {kind: found for kind, found in maps.items() if found[0]}
     rows = [max(len(names), 2) for names, _ in maps.values()] or [2]
-    figure = new_figure(4.8 + 0.62 * max(len(content.phenotypes), 3), 1.3 + 0.235 * sum(rows))
+    count = max(len(content.phenotypes), 3)
+    figure = new_figure(4.8 + (0.62 if count <= 12 else 0.34) * count, 1.3 + 0.235 * sum(rows))
     axes = figure.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0]
     for axis, (kind, (names, weights)) in zip(axes, maps.items(), strict=False):
         draw_map(axis, content, names, weights, kind, top=axis is axes[0])

@@ -27,13 +27,13 @@ STYLES: dict[str, dict[str, Any]] = {
     "early": {"color": "#6fb0dc", "linewidth": 1.8, "linestyle": "--"},
     "middle": {"color": TEMPORAL, "linewidth": 1.8},
     "late": {"color": "#0c2f4a", "linewidth": 1.8, "linestyle": "-."},
-    "all": {"color": TEMPORAL, "linewidth": 1.8},
+    "all": {"color": SOFT, "linewidth": 1.8, "linestyle": ":"},
 }
 WORDS = {
     "early": "patients with early activity",
     "middle": "in between",
     "late": "with late activity",
-    "all": "all patients it leads in",
+    "all": "all together, where they are few",
 }
 MOST_EFFECTS = 8
 PROFILES_ACROSS = 3
@@ -50,7 +50,7 @@ def typical_courses(content: Content) -> "Figure":
         if not phenotype.typical:
             too_few(axis)
     axes[0].set_ylim(bottom=0)
-    legend_below(figure, axes)
+    legend_below(figure, axes, list(WORDS.values()))
     return figure
 
 
