@@ -360,11 +360,49 @@ def test_times_that_are_numbers_have_no_months():
     assert all(p.outcome is None for p in content.build(fitted, numbers).phenotypes)
 
 
-def test_ages_of_ninety_and_more_are_one_band():
+def test_a_few_without_a_label_count_as_no_cases():
     small = made_up.cohort(seed=3, n_patients=200, n_static=0, visits=(1, 5))
+    labels = (np.arange(200) % 3 == 0).astype(float)
+    fitted = TASTE(2, random_state=0, max_iter=5).fit(small)
+    lead = patients_of(fitted).leading()
+    cases = [int(np.sum(labels[lead == r] == 1)) for r in range(2)]
+    some = labels.copy()
+    some[np.flatnonzero(labels == 0)[:5]] = np.nan
+    shown = [
+        content.build(fitted, Cohort(small.visits, small.offsets, labels=found)).phenotypes[0].outcome
+        for found in (labels, some)
+    ]
+    assert min(cases) >= 11
+    assert shown[0].odds_ratio is not None
+    assert shown[0] == shown[1]
+    some[np.flatnonzero(labels == 1)[8:]] = 0.0
+    few = content.build(fitted, Cohort(small.visits, small.offsets, labels=some))
+    assert all(p.outcome is None for p in few.phenotypes)
+    assert "Cases" not in dict(few.overview.cohort)
+
+
+def test_numbers_are_compared_by_their_means():
+    small = made_up.cohort(seed=3, n_patients=200, n_static=0, visits=(1, 5), density=0.9)
+    rng = np.random.default_rng(0)
+    seldom = np.zeros(200)
+    seldom[:9] = 1 + rng.random(9)
+    static = np.column_stack([rng.random(200), seldom])
+    numbers = Cohort(small.visits, small.offsets, static, static_names=["marker", "zxseldom"])
+    fitted = TASTE(2, random_state=0, max_iter=5).fit(numbers)
+    shown = content.build(fitted, numbers)
+    lead = patients_of(fitted).leading()
+    for r, phenotype in enumerate(shown.phenotypes):
+        found = {c.feature: c for c in phenotype.profile}
+        assert found["marker"].kind == "mean"
+        assert found["marker"].here == three(static[lead == r, 0].mean())
+    assert "zxseldom" not in json.dumps(shown.as_dict())
+
+
+def test_ages_of_ninety_and_more_are_one_band():
+    small = made_up.cohort(seed=3, n_patients=200, n_static=0, visits=(1, 5), density=0.9)
     rng = np.random.default_rng(0)
     level = rng.integers(0, 3, 200)
-    static = np.column_stack([np.eye(3)[level], 60 + 40 * rng.random(200)])
+    static = np.column_stack([np.eye(3)[level], 50 + 70 * rng.random(200)])
     names = ["age=<90", "age=90-94", "age=95+", "age at entry"]
     aged = Cohort(small.visits, small.offsets, static, static_names=names)
     fitted = TASTE(2, random_state=0, max_iter=5).fit(aged)
@@ -374,9 +412,12 @@ def test_ages_of_ninety_and_more_are_one_band():
     whole = dict(shown.phenotypes[0].static)
     merged = np.array([fitted.F_[0], fitted.F_[1] + fitted.F_[2], fitted.F_[3]])
     np.testing.assert_allclose([whole.get(j, 0) for j in range(3)], merged[:, 0] / merged.max(), atol=1e-3)
-    capped = [c.here for p in shown.phenotypes for c in p.profile if c.feature == "age at entry"]
-    assert capped
-    assert max(capped) < np.minimum(static[:, 3], 90).mean() * 1.1
+    lead = patients_of(fitted).leading()
+    for r, phenotype in enumerate(shown.phenotypes):
+        found = {c.feature: c for c in phenotype.profile}
+        assert found["age at entry"].here == pytest.approx(
+            np.minimum(static[lead == r, 3], 90).mean(), rel=0.003
+        )
     text = json.dumps(shown.as_dict())
     assert "95" not in "".join(f.name for f in shown.features.static)
     assert "90-94" not in text

@@ -61,9 +61,13 @@ def levels(has: Matrix, groups: Groups) -> NDArray[np.int64]:
 
 
 def usual_or_not(facts: Facts, groups: Groups, column: int) -> NDArray[np.int64]:
-    """For a number: how many differ from its most common value, who alone make the mean what it is."""
+    """For a number: how many differ from the value most patients have, who alone make the mean what it is.
+
+    Where no value is that common, everybody does.
+    """
     values, counts = np.unique(facts.values[:, column], return_counts=True)
-    other = facts.values[:, column] != values[counts.argmax()]
+    usual = values[counts.argmax()] if 2 * counts.max() > groups.n_patients else np.nan
+    other = facts.values[:, column] != usual
     return levels(groups.sums(other[:, None]), groups)
 
 
