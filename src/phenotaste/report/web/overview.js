@@ -78,7 +78,7 @@ function fitPanel(loss, outcome) {
     make(
       "p",
       { class: "soft" },
-      `What the model leaves unexplained, by iteration. ${said} ${outcome.charAt(0).toUpperCase()}${outcome.slice(1)}`,
+      `What the model leaves unexplained, iteration by iteration. ${outcome.charAt(0).toUpperCase()}${outcome.slice(1)}`,
     ),
   );
 }
@@ -133,12 +133,16 @@ function fillHow() {
   const few = content.trusted
     ? []
     : [
-        `“${FEW[0].toUpperCase()}${FEW.slice(1)}” stands where a figure would rest on so few, or would give such a figure away by subtraction.`,
+        `“${FEW[0].toUpperCase()}${FEW.slice(1)}” stands where a figure would rest on so few, ` +
+          "or would give such a figure away by subtraction.",
       ];
   const said = [
-    "A weight is a share of the heaviest code of all phenotypes, and for facts about the patient of the heaviest fact. Bars from 0.1 up come first; “show more” opens the lighter ones.",
-    "The slider brings up what is distinctive: codes that weigh more here than in the other phenotypes (×2.0: twice as much as on average), even if they are not the heaviest.",
-    "A phenotype is present in a patient when it makes up at least a tenth of what the model explains there, and leads where it makes up more than any other.",
+    "A weight is a share of the heaviest code of all phenotypes, and for facts about the patient of the heaviest " +
+      "fact. Bars from 0.1 up come first; “show more” opens the lighter ones.",
+    "The slider brings up what is distinctive: codes that weigh more here than in the other phenotypes (×2.0: " +
+      "twice as much as on average), even if they are not the heaviest.",
+    "A phenotype is present in a patient when it makes up at least a tenth of what the model explains there, and " +
+      "leads where it makes up more than any other.",
     "An effect is a standardised difference: below 0.2 about the same, to 0.5 slightly, to 0.8 clearly, above that much.",
     ...few,
     "The definitions describe the records they were found in. They are not diagnoses, and no basis for treating anybody.",

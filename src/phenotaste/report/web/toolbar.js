@@ -189,7 +189,7 @@ function showProgress() {
   byId("kept").textContent = !keeps
     ? "This browser keeps no work here: save before you leave."
     : nothing
-      ? "Your work is kept in this browser."
+      ? "Kept in this browser."
       : unsaved()
         ? "Not yet saved to a file."
         : "Saved to a file.";
