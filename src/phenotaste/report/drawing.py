@@ -19,7 +19,7 @@ FORMATS = ("png", "pdf")
 DPI = 150
 TOO_FEW = "not shown: too few patients"  # or fewer could be told from it
 NAME_LENGTH = 60
-SHORT_NAME = 26
+SHORT_NAME = 30
 PANELS_ACROSS = 5
 
 
@@ -106,5 +106,5 @@ def save(figure: "Figure", path: Path) -> None:
 
 def loud_if_trusted(figure: "Figure", content: Content) -> None:
     if content.trusted:
-        text = "Disclosure control is OFF: figures of very few patients are shown"
-        figure.supxlabel(text, fontsize=9, color=STATIC, fontweight="bold")
+        # At the side: legends and titles are below and above.
+        figure.supylabel("Disclosure control is OFF", fontsize=9, color=STATIC, fontweight="bold")

@@ -119,8 +119,8 @@ def draw_map(
     axis.set_xticks(range(len(ticks)), ticks, fontsize=8)
     if top and long:
         axis.tick_params(axis="x", labelrotation=40)
-        for tick in axis.get_xticklabels():
-            tick.set(horizontalalignment="left", rotation_mode="anchor")
+        for tick in axis.xaxis.get_major_ticks():
+            tick.label2.set(horizontalalignment="left", rotation_mode="anchor")  # label1 is below the axis
     elif top:
         axis.set_title("Phenotype", fontsize=9)
     axis.tick_params(length=0, labeltop=top, labelbottom=False)
@@ -167,14 +167,12 @@ def phenotype_map(content: Content) -> "Figure":
             linestyle="--" if hidden else "-",
             alpha=0.9 if hidden else 0.35,
         )
-        axis.annotate(
-            label(phenotype) if phenotype.name else str(phenotype.number),
-            (point.x, point.y),
-            ha="center",
-            va="center",
-            fontsize=8,
-            color=INK,
-        )
+        middle: dict[str, Any] = {"ha": "center", "va": "center", "color": INK}
+        axis.annotate(str(phenotype.number), (point.x, point.y), fontsize=8, **middle)
+        if phenotype.name:
+            below = (0, -6 - np.sqrt(area) / 2)  # clear of the circle
+            place: dict[str, Any] = {"xytext": below, "textcoords": "offset points"}
+            axis.annotate(plain(phenotype.name, 24), (point.x, point.y), fontsize=7, **place, **middle)
     axis.set(xlim=(-0.15, 1.15), ylim=(-0.15, 1.15), xticks=[], yticks=[])
     axis.set_aspect("equal")
     axis.spines[:].set_color(LINE)
