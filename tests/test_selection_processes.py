@@ -130,6 +130,7 @@ def test_a_worker_that_is_killed_is_replaced(place, tmp_path):
     found = selection.select(cohort, [2, 3], n_init=4, jobs=2, callback=kill_one)
     whole = selection.select(cohort, [2, 3], n_init=4, jobs=1)
     assert killed
+    assert found.table["complete"].all()
     assert (found.best.V_ == whole.best.V_).all()
     order = {"cohort": "nowhere", "fingerprint": "", "folder": str(tmp_path), "fitting": {}, "threads": 1}
     tasks = [Task("start", 2, 0.1, 1.0, number) for number in range(2)]
