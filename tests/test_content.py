@@ -16,6 +16,7 @@ from phenotaste.report.courses import activity, along, smoothed, timing
 from phenotaste.report.definitions import places
 from phenotaste.report.facts import families
 from phenotaste.report.groups import prevalences
+from phenotaste.report.names import static_label
 from phenotaste.report.patients import NOBODY, Patients, patients_of
 from phenotaste.review import Decision, Review, fingerprint
 
@@ -94,7 +95,7 @@ def test_definitions_are_those_of_the_model(open_built, model):
         ):
             rows = table[(table["phenotype"] == phenotype.number) & (table["kind"] == kind)]
             weights = [(j, w) for j, w in getattr(phenotype, kind) if w >= 0.001]
-            stripped = [name[3:] if kind == "temporal" else name for name in rows["feature"]]
+            stripped = [name[3:] if kind == "temporal" else static_label(name) for name in rows["feature"]]
             assert [named[j].name for j, _ in weights] == stripped
             np.testing.assert_allclose([w for _, w in weights], rows["weight"], rtol=1e-3)
         column = model.V_[:, phenotype.number - 1]
@@ -165,7 +166,7 @@ def test_with_two_phenotypes_those_who_have_both_cannot_be_told():
 
 def test_profile_and_outcome(open_built, model, cohort):
     leading = shares_by_hand(model).argmax(axis=1)
-    names = list(cohort.static_names)
+    names = [static_label(name) for name in cohort.static_names]
     for r, phenotype in enumerate(open_built.phenotypes):
         mine = leading == r
         found = {c.feature: c for c in phenotype.profile}
@@ -498,3 +499,9 @@ def test_trusted_content_hides_nothing_and_says_so(open_built, cohort):
     assert all(p.leading.patients is not None and p.prevalence is not None for p in open_built.phenotypes)
     assert all(c.here is not None for p in open_built.phenotypes for c in p.profile)
     assert any("OFF" in text for section in open_built.card for text in section.text)
+
+
+def test_static_names_are_for_reading():
+    assert static_label("Static_age_between_60_69") == "age between 60 69"
+    assert static_label("sex=female") == "sex=female"
+    assert static_label("Static_") == "Static "

@@ -21,7 +21,7 @@ from phenotaste.report.definitions import (
 )
 from phenotaste.report.facts import facts_of
 from phenotaste.report.groups import Groups, groups_of
-from phenotaste.report.names import group_of, old_ages
+from phenotaste.report.names import group_of, old_ages, static_label
 from phenotaste.report.overview import attrition, cohort_lines, fit_figures, loss
 from phenotaste.report.patients import Patients, patients_of
 from phenotaste.report.profile import Compared, Outcome, compare, contrasts, outcome, outcome_link
@@ -219,7 +219,7 @@ def features(defined: Definitions, seen: Seen, compared: list[Compared], gate: G
             for (group, label), share in zip(map(group_of, defined.temporal.names), temporal, strict=True)
         ],
         [
-            StaticFeature(readable(name), share)
+            StaticFeature(static_label(name), share)
             for name, share in zip(defined.static.names, shown_static, strict=True)
         ],
     )

@@ -49,6 +49,12 @@ def group_of(name: str) -> tuple[FeatureGroup, str]:
     return "other", readable(name)
 
 
+def static_label(name: str) -> str:
+    """A static feature's name for reading: without the prefix of the paper's tables, and in words."""
+    text = readable(name)
+    return (text.removeprefix("Static_") or text).replace("_", " ")
+
+
 def has_date(name: str) -> bool:
     return DATE.search(name) is not None
 

@@ -10,7 +10,6 @@ from phenotaste.report import names
 from phenotaste.report.facts import Facts
 from phenotaste.report.groups import Groups
 from phenotaste.report.record import Contrast, OutcomeLink
-from phenotaste.report.text import readable
 
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -95,7 +94,7 @@ def contrasts(compared: list[Compared], groups: Groups, phenotype: int, gate: Ga
 
 def contrast(fact: Compared, phenotype: int, here: int, rest: int) -> Contrast:
     kind: Literal["mean", "share"] = "mean" if fact.numeric else "share"
-    label = readable(fact.name)
+    label = names.static_label(fact.name)
     if fact.hidden[phenotype]:
         return Contrast(label, kind, None, None, None)
     mean, variance = moments(fact.sums[phenotype], fact.squares[phenotype], here)
@@ -128,6 +127,7 @@ def outcome(labels: NDArray[np.float64] | None, groups: Groups, gate: Gate) -> O
     if not np.isin(labels[~missing], (0, 1)).all() or not (labels == 1).any() or not (labels == 0).any():
         return None
     if gate.few(int(missing.sum())):
+        gate.note("outcome", "who has no label", "they are few, and counted as no cases")
         labels, missing = np.where(missing, 0.0, labels), np.zeros(len(labels), bool)
     columns = np.column_stack([labels == 1, labels == 0, missing])
     counts = np.rint(groups.sums(columns)).astype(np.int64)
