@@ -1,28 +1,19 @@
 """The patient step over many patients, compiled: one visit to memory for each of them.
 
-Each function works on patients first..last of a shard and releases the interpreter lock.
+Each function works on some patients of a shard and releases the interpreter lock. There is one way to take the step
+only, for fits and for projections, since every function that has it inside takes ten seconds to compile.
 """
 
 import numpy as np
 from numba import njit
 
-from .patient import (
-    Definitions,
-    Desk,
-    Tally,
-    add,
-    advance,
-    begin,
-    fetch,
-    loss_after,
-    losses,
-    read_visits,
-    solve_scores,
-)
+from .begin import begin
+from .desk import Desk
+from .losses import loss_after, losses
+from .patient import Definitions, advance, fetch, read_visits, solve_scores
 from .products import multiply_transposed
 from .records import Array, Shard, Weights
-
-FIRST_REACH, REACH_GROWTH, LONGEST_REACH = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
+from .tally import Tally, add
 
 
 @njit(cache=True, nogil=True)
@@ -35,23 +26,29 @@ def start(shard: Shard, first: int, last: int, model: Definitions, courses: Arra
 @njit(cache=True, nogil=True)
 def step(
     shard: Shard,
-    first: int,
-    last: int,
+    who: Array,
     weights: Weights,
     model: Definitions,
     courses: Array,
     other: Array,
-    reach: float,
+    reach: Array,
     exact: bool,
     desk: Desk,
     tally: Tally,
+    loss: Array,
 ) -> None:
-    """The patient step: `other` has the courses before these and gets the new ones, addends go into `tally`."""
-    for k in range(first, last):
+    """The patient step of the patients in `who`: `other` has the courses before these and gets the new ones.
+
+    Addends go into `tally`; or, where `loss` has a row for every patient, each patient's loss and ‖X‖² go there.
+    """
+    for k in who:
         mu, U = weights.mu[k], courses[shard.offsets[k] : shard.offsets[k + 1]]
         new = other[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = advance(shard, k, mu, model, U, new, reach, exact, desk)
-        add(shard, k, mu, norm, desk, tally)
+        norm = advance(shard, k, mu, model, U, new, reach[k], exact, desk)
+        if loss.size == 0:
+            add(shard, k, mu, norm, desk, tally)
+        else:
+            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, model, desk), norm
 
 
 @njit(cache=True, nogil=True)
@@ -75,66 +72,13 @@ def score(
         fetch(now, desk.U)
         if solve:
             solve_scores(desk.U, len(now), shard.static[k], model, desk)
-            W[k] = desk.w[:R]
+            for r in range(R):
+                W[k, r] = desk.w[r]
         else:
             multiply_transposed(desk.U, desk.U, R, len(now), desk.G)
-            desk.w[:R] = W[k]
+            for r in range(R):
+                desk.w[r] = W[k, r]
         losses(shard, k, weights.mu[k], norm, model, desk, loss[k])
-
-
-@njit(inline="always")
-def settle(
-    shard: Shard,
-    k: int,
-    mu: float,
-    model: Definitions,
-    U: Array,
-    other: Array,
-    exact: bool,
-    tol: float,
-    max_iter: int,
-    desk: Desk,
-) -> None:
-    """Patient steps for one patient until its loss stops falling, reaching ahead as `loop.fit` does."""
-    before, reach, longer = np.inf, 0.0, FIRST_REACH
-    here, there, moved = U, other, False
-    for _ in range(max_iter):
-        norm = advance(shard, k, mu, model, here, there, reach, exact, desk)
-        if norm == 0.0:
-            break  # U is zero already
-        loss = loss_after(shard, k, mu, norm, model, desk)
-        if loss > before and reach > 0.0:  # reached too far: stay here and take a plain step
-            longer, reach = longer / 2, 0.0
-            continue
-        here, there, moved = there, here, not moved
-        if before - loss < tol * max(loss, 1e-12 * norm):
-            break
-        reach = longer
-        longer = min(longer * REACH_GROWTH, LONGEST_REACH)
-        before = loss
-    if moved:
-        U[:] = here
-
-
-@njit(cache=True, nogil=True)
-def project(
-    shard: Shard,
-    first: int,
-    last: int,
-    weights: Weights,
-    model: Definitions,
-    courses: Array,
-    exact: bool,
-    tol: float,
-    max_iter: int,
-    desk: Desk,
-) -> None:
-    """Courses under a fixed model: start, then patient steps until each patient settles."""
-    other = np.empty((desk.U.shape[0], courses.shape[1]), courses.dtype)
-    for k in range(first, last):
-        U = courses[shard.offsets[k] : shard.offsets[k + 1]]
-        begin(shard, k, model, U, desk)
-        settle(shard, k, weights.mu[k], model, U, other[: len(U)], exact, tol, max_iter, desk)
 
 
 @njit(cache=True, nogil=True)
@@ -153,9 +97,14 @@ def cross_product_gaps(offsets: Array, courses: Array, HH: Array, gaps: Array) -
     R = HH.shape[0]
     G = np.empty((R, R))
     for k in range(gaps.size):
-        G[:] = -HH
+        for r in range(R):
+            for s in range(R):
+                G[r, s] = -HH[r, s]
         for i in range(offsets[k], offsets[k + 1]):
             for r in range(R):
                 for s in range(R):
                     G[r, s] += np.float64(courses[i, r]) * np.float64(courses[i, s])
-        gaps[k] = np.sum(G * G)
+        gaps[k] = 0.0
+        for r in range(R):
+            for s in range(R):
+                gaps[k] += G[r, s] * G[r, s]
