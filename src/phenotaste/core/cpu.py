@@ -8,11 +8,13 @@ import numpy as np
 from numba import njit
 
 from .begin import begin
-from .desk import Desk
+from .crowd import advance_one, aim_crowd, gather_crowd, score_crowd
+from .desk import FEW, Desk
 from .losses import loss_after, losses
 from .patient import Definitions, advance, fetch, read_visits, solve_scores
 from .products import multiply_transposed
-from .records import Array, Shard, Weights
+from .records import KERNEL, Array, Shard, Weights
+from .simd import LANES
 from .tally import Tally, add
 
 
@@ -23,7 +25,6 @@ def start(shard: Shard, first: int, last: int, model: Definitions, courses: Arra
         begin(shard, k, model, courses[shard.offsets[k] : shard.offsets[k + 1]], desk)
 
 
-@njit(cache=True, nogil=True)
 def step(
     shard: Shard,
     who: Array,
@@ -41,6 +42,25 @@ def step(
 
     Addends go into `tally`; or, where `loss` has a row for every patient, each patient's loss and ‖X‖² go there.
     """
+    kernel = step_in_crowds if courses.shape[1] <= FEW else step_one_by_one
+    kernel(shard, who, weights, model, courses, other, reach, exact, desk, tally, loss)
+
+
+@njit(**KERNEL)
+def step_one_by_one(
+    shard: Shard,
+    who: Array,
+    weights: Weights,
+    model: Definitions,
+    courses: Array,
+    other: Array,
+    reach: Array,
+    exact: bool,
+    desk: Desk,
+    tally: Tally,
+    loss: Array,
+) -> None:
+    """`step` for any number of phenotypes."""
     for k in who:
         mu, U = weights.mu[k], courses[shard.offsets[k] : shard.offsets[k + 1]]
         new = other[shard.offsets[k] : shard.offsets[k + 1]]
@@ -48,7 +68,39 @@ def step(
         if loss.size == 0:
             add(shard, k, mu, norm, desk, tally)
         else:
-            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, model, desk), norm
+            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, desk.B, model, desk), norm
+
+
+@njit(**KERNEL)
+def step_in_crowds(
+    shard: Shard,
+    who: Array,
+    weights: Weights,
+    model: Definitions,
+    courses: Array,
+    other: Array,
+    reach: Array,
+    exact: bool,
+    desk: Desk,
+    tally: Tally,
+    loss: Array,
+) -> None:
+    """The same for few phenotypes, eight patients at a time."""
+    R, crowd = courses.shape[1], desk.crowd
+    for first in range(0, who.size, LANES):
+        count = min(LANES, who.size - first)
+        gather_crowd(shard, who, first, count, model, courses, other, reach, crowd)
+        score_crowd(model, R, desk)
+        aim_crowd(shard, who, first, count, model, desk)
+        for s in range(count):
+            k = who[first + s]
+            mu, norm = weights.mu[k], crowd.norms[s]
+            advance_one(s, k, shard, mu, model, other, exact, desk)
+            if loss.size == 0:
+                add(shard, k, mu, norm, desk, tally)
+            else:
+                B = crowd.B[crowd.rows[s] :]
+                loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, B, model, desk), norm
 
 
 @njit(cache=True, nogil=True)

@@ -7,18 +7,20 @@ from .desk import Desk
 from .patient import Definitions
 from .polar import nuclear_norm
 from .products import multiply_transposed
-from .records import Array, Shard
+from .records import KERNEL, Array, Shard
 
 CANCELLED = 1e-3  # below this share of ‖X‖² the expanded loss has lost digits: take the residual itself
 
 
 @njit(inline="always")
-def loss_after(shard: Shard, k: int, mu: float, norm: float, model: Definitions, desk: Desk) -> float:
+def loss_after(
+    shard: Shard, k: int, mu: float, norm: float, B: Array, model: Definitions, desk: Desk
+) -> float:
     """A patient's whole loss after `advance`: the new U with the w and Q it was solved for."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
     U, R = desk.U, desk.passive.size
     multiply_transposed(U, U, R, visits, desk.G)
-    loss = expanded_loss(norm, visits, model.VV, desk)
+    loss = expanded_loss(norm, visits, B, model.VV, desk)
     for r in range(R):
         loss += mu * (desk.G[r, r] + model.HH[r, r])
         for i in range(visits):
@@ -26,21 +28,21 @@ def loss_after(shard: Shard, k: int, mu: float, norm: float, model: Definitions,
     return 0.5 * loss + static_loss(shard.static[k], model, desk.w)
 
 
-@njit(cache=True, nogil=True)
-def expanded_loss(norm: float, visits: int, VV: Array, desk: Desk) -> float:
+@njit(**KERNEL)
+def expanded_loss(norm: float, visits: int, B: Array, VV: Array, desk: Desk) -> float:
     """‖X − U diag(w) Vᵀ‖² as ‖X‖² − 2 wᵀ colsum(U∘B) + wᵀ((UᵀU)∘VᵀV)w."""
     w, R = desk.w, desk.passive.size
     loss = norm
     for i in range(visits):
         for r in range(R):
-            loss -= 2.0 * w[r] * desk.U[i, r] * desk.B[i, r]
+            loss -= 2.0 * w[r] * desk.U[i, r] * B[i, r]
     for r in range(R):
         for s in range(R):
             loss += w[r] * w[s] * desk.G[r, s] * VV[r, s]
     return loss
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def static_loss(a: Array, model: Definitions, w: Array) -> float:
     """λ/2 ‖a − F w‖²."""
     loss = 0.0
@@ -76,7 +78,7 @@ def losses(shard: Shard, k: int, mu: float, norm: float, model: Definitions, des
     """The three parts of a patient's loss, with the best Q, for the U, B, G and w that are on the desk."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
     R = desk.passive.size
-    fit = expanded_loss(norm, visits, model.VV, desk)
+    fit = expanded_loss(norm, visits, desk.B, model.VV, desk)
     if fit < CANCELLED * norm:
         fit = residual(shard, k, model.V.shape[0], model.V, desk.U, desk.w)
     loss[0] = 0.5 * fit

@@ -14,7 +14,7 @@ from .desk import Desk
 from .nnls import descend, pivot
 from .polar import SMALLEST, explicit_polar
 from .products import multiply, multiply_transposed
-from .records import Array, Model, Shard
+from .records import KERNEL, Array, Model, Shard
 from .root import inverse_root_within
 from .simd import LANES, fma, load, load_some, matrix, positive, splat, store, transpose, whole
 from .tally import square_sum
@@ -36,13 +36,17 @@ class Definitions(NamedTuple):
     FF: Array  # λ FᵀF
     lam: float
     sound: bool  # whether H has a useful inverse
+    upper: Array  # upper triangular, with the same HᵀH as H
+    lower: Array  # that transposed
     lift: Array  # R × R: H^(-T), so that QᵀU = H^(-T) (QH)ᵀU
     plain: Array  # R × R: H as it is
 
 
 def define(model: Model, lam: float) -> Definitions:
     H, V, F = (np.ascontiguousarray(factor, dtype=np.float64) for factor in model)
-    sizes = np.linalg.svd(H, compute_uv=False) if np.isfinite(H).all() else np.zeros(1)
+    finite = bool(np.isfinite(H).all())
+    sizes = np.linalg.svd(H, compute_uv=False) if finite else np.zeros(1)
+    upper: Array = np.asarray(np.linalg.qr(H, mode="r")) if finite else np.zeros_like(H)
     sound = bool(sizes[-1] > SOUND * sizes[0])
     lift = np.linalg.inv(H.T) if sound else np.zeros_like(H)
     return Definitions(
@@ -55,6 +59,8 @@ def define(model: Model, lam: float) -> Definitions:
         FF=padded(lam * (F.T @ F)),
         lam=float(lam),
         sound=sound,
+        upper=padded(upper),
+        lower=padded(upper.T),
         lift=np.ascontiguousarray(lift),
         plain=H,
     )
@@ -66,7 +72,7 @@ def padded(M: Array) -> Array:
     return room
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
     """B = X_k V from the non-zeros alone; returns ‖X_k‖²."""
     start, end = shard.offsets[k], shard.offsets[k + 1]
@@ -84,7 +90,7 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
     return square_sum(shard.data, shard.indptr[start], shard.indptr[end])
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def fetch(courses: Array, U: Array) -> None:
     """The stored courses of a patient, padded and in float64."""
     visits, R = courses.shape
@@ -115,19 +121,26 @@ def reach_ahead(courses: Array, before: Array, reach: float, old: Array) -> None
             store(old, (i, j), ahead)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
+def right_hand_side(U: Array, B: Array, visits: int, a: Array, model: Definitions, out: Array) -> None:
+    """colsum(U∘B) + λFᵀa."""
+    for j in range(0, U.shape[1], LANES):
+        b = splat(0.0)
+        for i in range(visits):
+            b = fma(load(U, (i, j)), load(B, (i, j)), b)
+        for p in range(a.size):
+            b = fma(splat(model.lam * a[p]), load(model.F, (p, j)), b)
+        store(out, j, b)
+
+
+@njit(**KERNEL)
 def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk) -> None:
     """w: NNLS with Gram G∘VᵀV + λFᵀF and right-hand side colsum(U∘B) + λFᵀa; leaves G = UᵀU."""
     R = desk.passive.size
     multiply_transposed(U, U, R, visits, desk.G)
+    right_hand_side(U, desk.B, visits, a, model, desk.b)
     for j in range(0, U.shape[1], LANES):
-        b = splat(0.0)
-        for i in range(visits):
-            b = fma(load(U, (i, j)), load(desk.B, (i, j)), b)
-        for p in range(a.size):
-            b = fma(splat(model.lam * a[p]), load(model.F, (p, j)), b)
-        store(desk.b, j, b)
-        store(desk.slopes, j, splat(0.0) - b)
+        store(desk.slopes, j, splat(0.0) - load(desk.b, j))
         store(desk.w, j, splat(0.0))
         for r in range(R):
             entry = fma(load(desk.G, (r, j)), load(model.VV, (r, j)), load(model.FF, (r, j)))
@@ -208,12 +221,14 @@ def aim_short(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> 
 
 
 @njit(inline="always")
-def solve_courses(old: Array, visits: int, mu: float, exact: bool, model: Definitions, desk: Desk) -> None:
+def solve_courses(
+    old: Array, B: Array, visits: int, mu: float, exact: bool, model: Definitions, desk: Desk
+) -> None:
     """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H."""
     U, w, right = desk.U, desk.w, desk.right
     for i in range(visits):
         for j in range(0, U.shape[1], LANES):
-            store(right, (i, j), fma(load(desk.B, (i, j)), load(w, j), load(desk.pull, (i, j))))
+            store(right, (i, j), fma(load(B, (i, j)), load(w, j), load(desk.pull, (i, j))))
     if not exact:
         descend_courses(old, right, visits, w, model.VV, mu, desk.sweep, U)
         return
@@ -226,6 +241,19 @@ def solve_courses(old: Array, visits: int, mu: float, exact: bool, model: Defini
         for r in range(R):
             desk.passive[r] = old[i, r] > 0.0
         pivot(desk.gram, right[i, :R], U[i, :R], desk.passive, desk.solve)
+
+
+@njit(inline="always")
+def finish(
+    old: Array, B: Array, visits: int, mu: float, exact: bool, model: Definitions, other: Array, desk: Desk
+) -> None:
+    """The new courses, from the scores and the pull that are on the desk."""
+    solve_courses(old, B, visits, mu, exact, model, desk)
+    for i in range(visits):
+        for r in range(other.shape[1]):
+            other[i, r] = desk.U[i, r]
+    if other.itemsize < desk.U.itemsize:  # what was stored, also when it is stored in float32
+        fetch(other, desk.U)
 
 
 @njit(inline="always")
@@ -245,7 +273,7 @@ def advance(
     With `reach` the step sets out from max(0, U + reach·(U − before)). Returns ‖X_k‖², and leaves U, old, B, w
     and what Q pulls to on the desk, so that the addends can be taken from there.
     """
-    visits, R = courses.shape
+    visits = len(courses)
     norm = read_visits(shard, k, model.V, desk.B)
     reach_ahead(courses, other, reach, desk.old)
     solve_scores(desk.old, visits, shard.static[k], model, desk)
@@ -254,10 +282,5 @@ def advance(
         fill(desk.U, visits, 0.0)
         return norm
     aim(desk.old, visits, mu, model, desk)
-    solve_courses(desk.old, visits, mu, exact, model, desk)
-    for i in range(visits):
-        for r in range(R):
-            other[i, r] = desk.U[i, r]
-    if other.itemsize < desk.U.itemsize:  # what was stored, also when it is stored in float32
-        fetch(other, desk.U)
+    finish(desk.old, desk.B, visits, mu, exact, model, other, desk)
     return norm

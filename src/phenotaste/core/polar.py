@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from .eigen import eigh_in_place
-from .records import VECTOR, Array
+from .records import ALLOCATING, VECTOR, Array
 
 # Singular values of M below this are capped, not cut: Q shrinks smoothly to zero along a direction the
 # patient does not have, so the objective keeps falling. A threshold that moved with C would not do that.
@@ -124,7 +124,7 @@ def short_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
     transposed_times(Z, M, Q)
 
 
-@njit(cache=True, nogil=True)
+@njit(**ALLOCATING)
 def explicit_polar(
     U: Array, visits: int, mu: float, H: Array, eigen: Eigen, scaled: Array, pull: Array
 ) -> None:
