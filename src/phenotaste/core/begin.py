@@ -3,8 +3,7 @@
 import numpy as np
 from numba import njit
 
-from .desk import Desk
-from .patient import Definitions, fill, read_visits
+from .patient import fill, read_visits
 from .records import Array, Shard
 
 FLAT = 1e-6  # a cosine that vanishes at every visit (r = 2·visits) is replaced by a constant
@@ -32,13 +31,13 @@ def start_courses(B: Array, U: Array, visits: int, R: int) -> None:
 
 
 @njit(inline="always")
-def begin(shard: Shard, k: int, model: Definitions, courses: Array, desk: Desk) -> None:
-    """The starting courses of a patient, from the visits and the model."""
+def begin(shard: Shard, k: int, V: Array, courses: Array, B: Array, U: Array) -> None:
+    """The starting courses of a patient, from the visits and the model; B and U are scratch."""
     visits, R = courses.shape
-    if read_visits(shard, k, model.V, desk.B) == 0.0:
+    if read_visits(shard, k, V, B) == 0.0:
         fill(courses, visits, 0.0)
         return
-    start_courses(desk.B, desk.U, visits, R)
+    start_courses(B, U, visits, R)
     for i in range(visits):
         for r in range(R):
-            courses[i, r] = desk.U[i, r]
+            courses[i, r] = U[i, r]

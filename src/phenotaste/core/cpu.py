@@ -9,7 +9,7 @@ from numba import njit
 
 from .begin import begin
 from .crowd import advance_one, aim_crowd, gather_crowd, score_crowd
-from .desk import FEW, Desk
+from .desk import FEW, Alone, Crowd, Desk, Place
 from .losses import loss_after, losses
 from .patient import Definitions, advance, fetch, read_visits, solve_scores
 from .products import multiply_transposed
@@ -18,11 +18,11 @@ from .simd import LANES
 from .tally import Tally, add
 
 
-@njit(cache=True, nogil=True)
-def start(shard: Shard, first: int, last: int, model: Definitions, courses: Array, desk: Desk) -> None:
-    """The starting courses, from the patients' visits and the model."""
+@njit(**KERNEL)
+def start(shard: Shard, first: int, last: int, V: Array, courses: Array, B: Array, U: Array) -> None:
+    """The starting courses, from the patients' visits and V; B and U are scratch for one patient."""
     for k in range(first, last):
-        begin(shard, k, model, courses[shard.offsets[k] : shard.offsets[k + 1]], desk)
+        begin(shard, k, V, courses[shard.offsets[k] : shard.offsets[k + 1]], B, U)
 
 
 def step(
@@ -34,7 +34,7 @@ def step(
     other: Array,
     reach: Array,
     exact: bool,
-    desk: Desk,
+    place: Place,
     tally: Tally,
     loss: Array,
 ) -> None:
@@ -42,8 +42,11 @@ def step(
 
     Addends go into `tally`; or, where `loss` has a row for every patient, each patient's loss and ‖X‖² go there.
     """
-    kernel = step_in_crowds if courses.shape[1] <= FEW else step_one_by_one
-    kernel(shard, who, weights, model, courses, other, reach, exact, desk, tally, loss)
+    before = (shard, who, weights, model, courses, other, reach, exact, place.desk)
+    if courses.shape[1] <= FEW:
+        step_in_crowds(*before, place.crowd, tally, loss)
+    else:
+        step_one_by_one(*before, place.alone, tally, loss)
 
 
 @njit(**KERNEL)
@@ -57,6 +60,7 @@ def step_one_by_one(
     reach: Array,
     exact: bool,
     desk: Desk,
+    alone: Alone,
     tally: Tally,
     loss: Array,
 ) -> None:
@@ -64,11 +68,11 @@ def step_one_by_one(
     for k in who:
         mu, U = weights.mu[k], courses[shard.offsets[k] : shard.offsets[k + 1]]
         new = other[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = advance(shard, k, mu, model, U, new, reach[k], exact, desk)
+        norm = advance(shard, k, mu, model, U, new, reach[k], exact, desk, alone)
         if loss.size == 0:
             add(shard, k, mu, norm, desk, tally)
         else:
-            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, desk.B, model, desk), norm
+            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, alone.B, model, desk), norm
 
 
 @njit(**KERNEL)
@@ -82,20 +86,21 @@ def step_in_crowds(
     reach: Array,
     exact: bool,
     desk: Desk,
+    crowd: Crowd,
     tally: Tally,
     loss: Array,
 ) -> None:
     """The same for few phenotypes, eight patients at a time."""
-    R, crowd = courses.shape[1], desk.crowd
+    R = courses.shape[1]
     for first in range(0, who.size, LANES):
         count = min(LANES, who.size - first)
         gather_crowd(shard, who, first, count, model, courses, other, reach, crowd)
-        score_crowd(model, R, desk)
-        aim_crowd(shard, who, first, count, model, desk)
+        score_crowd(model, R, crowd, desk)
+        aim_crowd(shard, who, first, count, model, crowd, desk)
         for s in range(count):
             k = who[first + s]
             mu, norm = weights.mu[k], crowd.norms[s]
-            advance_one(s, k, shard, mu, model, other, exact, desk)
+            advance_one(s, k, shard, mu, model, other, exact, crowd, desk)
             if loss.size == 0:
                 add(shard, k, mu, norm, desk, tally)
             else:
@@ -115,22 +120,23 @@ def score(
     solve: bool,
     loss: Array,
     desk: Desk,
+    alone: Alone,
 ) -> None:
     """Losses with the courses fixed, at the best scores (`solve`, written to W) or at those in W."""
     R = courses.shape[1]
     for k in range(first, last):
         now = courses[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = read_visits(shard, k, model.V, desk.B)
+        norm = read_visits(shard, k, model.V, alone.B)
         fetch(now, desk.U)
         if solve:
-            solve_scores(desk.U, len(now), shard.static[k], model, desk)
+            solve_scores(desk.U, len(now), shard.static[k], model, desk, alone)
             for r in range(R):
                 W[k, r] = desk.w[r]
         else:
             multiply_transposed(desk.U, desk.U, R, len(now), desk.G)
             for r in range(R):
                 desk.w[r] = W[k, r]
-        losses(shard, k, weights.mu[k], norm, model, desk, loss[k])
+        losses(shard, k, weights.mu[k], norm, alone.B, model, desk, loss[k])
 
 
 @njit(cache=True, nogil=True)

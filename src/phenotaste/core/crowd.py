@@ -9,11 +9,11 @@ from numba import njit
 from .desk import Crowd, Desk
 from .lane_scores import score_lanes
 from .lanes import congruent, into_lanes, inverse_roots, mirror, out_of_lanes
-from .patient import Definitions, fill, finish, reach_ahead, read_visits, right_hand_side
+from .patient import Definitions, fill, finish, reach_ahead, read_visits, right_hand_side, short_square
 from .polar import SMALLEST, explicit_polar
 from .products import multiply, multiply_transposed
-from .records import KERNEL, Array, Shard
-from .simd import LANES, load, splat, store, transpose, whole
+from .records import Array, Shard
+from .simd import LANES, load, splat, store, whole
 
 
 @njit(inline="always")
@@ -38,34 +38,36 @@ def gather_crowd(
         crowd.norms[s] = read_visits(shard, k, model.V, B)
         reach_ahead(courses[start:end], other[start:end], reach[k], old)
         multiply_transposed(old, old, R, end - start, crowd.G[s * side :])
-        right_hand_side(old, B, end - start, shard.static[k], model, crowd.b[s])
+        right_hand_side(old, B, end - start, shard.static[k], model.F, model.lam, crowd.b[s])
         row += whole(end - start)
     for s in range(count, LANES):
         fill(crowd.G[s * side :], R, 0.0)
         fill(crowd.b[s:], 1, 0.0)
 
 
-@njit(**KERNEL)
-def score_crowd(model: Definitions, R: int, desk: Desk) -> None:
+@njit(inline="always")
+def score_crowd(model: Definitions, R: int, crowd: Crowd, desk: Desk) -> None:
     """w of all, from G and b."""
-    crowd, width = desk.crowd, desk.crowd.G.shape[1]
+    width = crowd.G.shape[1]
     into_lanes(crowd.flat_G, 0, R * width, crowd.lanes_G)
     into_lanes(crowd.b, 0, width, crowd.scores.b)
     score_lanes(crowd.lanes_G, model.VV, model.FF, R, width, crowd.scores, desk.passive, desk.solve)
     out_of_lanes(crowd.scores.x, 0, width, crowd.w)
 
 
-@njit(**KERNEL)
-def aim_crowd(shard: Shard, who: Array, first: int, count: int, model: Definitions, desk: Desk) -> None:
+@njit(inline="always")
+def aim_crowd(
+    shard: Shard, who: Array, first: int, count: int, model: Definitions, crowd: Crowd, desk: Desk
+) -> None:
     """T of all patients with as many visits as phenotypes, and (M Mᵀ)^(-1/2) in its place of those with fewer."""
-    crowd, lanes, R = desk.crowd, desk.crowd.lanes, desk.passive.size
-    width = crowd.G.shape[1]
+    lanes, R, width = crowd.lanes, desk.passive.size, crowd.G.shape[1]
     congruent(model.upper, crowd.lanes_G, R, width, True, lanes.work, lanes.C)
     for s in range(count):
         k = who[first + s]
         visits = shard.offsets[k + 1] - shard.offsets[k]
         if visits < R:
-            short_square(crowd.old[crowd.rows[s] :], visits, R, model, desk)
+            old = crowd.old[crowd.rows[s] :]
+            short_square(old, visits, R, model.HH, desk.across, desk.right, desk.square)
             for i in range(R):
                 for j in range(i + 1):  # beyond its visits, like the first entry, which changes no bound
                     beyond = desk.square[0, 0] if i == j else 0.0
@@ -85,22 +87,9 @@ def aim_crowd(shard: Shard, who: Array, first: int, count: int, model: Definitio
 
 
 @njit(inline="always")
-def short_square(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> None:
-    """M Mᵀ with M = U Hᵀ, for fewer visits than phenotypes: it is smaller than C then."""
-    for i in range(visits, whole(visits)):
-        for j in range(0, U.shape[1], LANES):
-            store(U, (i, j), splat(0.0))
-    for i in range(0, visits, LANES):
-        for j in range(0, U.shape[1], LANES):
-            transpose(U, (i, j), desk.across, (j, i))
-    multiply(U, model.HH, visits, R, desk.right)
-    multiply(desk.right, desk.across, visits, R, desk.square)
-
-
-@njit(inline="always")
-def pull(s: int, visits: int, mu: float, model: Definitions, desk: Desk) -> None:
+def pull(s: int, visits: int, mu: float, model: Definitions, crowd: Crowd, desk: Desk) -> None:
     """Where the uniqueness term pulls a patient: μ Q H, as in `patient.aim`."""
-    R, crowd = desk.passive.size, desk.crowd
+    R = desk.passive.size
     width, old = crowd.G.shape[1], crowd.old[crowd.rows[s] :]
     desk.explicit[0] = False
     if mu == 0.0:
@@ -130,16 +119,17 @@ def advance_one(
     model: Definitions,
     other: Array,
     exact: bool,
+    crowd: Crowd,
     desk: Desk,
 ) -> None:
     """The rest of one patient's step, which leaves the same on the desk as `patient.advance`."""
     start, end = shard.offsets[k], shard.offsets[k + 1]
-    visits, crowd, row = end - start, desk.crowd, desk.crowd.rows[s]
+    visits, row = end - start, crowd.rows[s]
     for j in range(0, desk.w.size, LANES):
         store(desk.w, j, load(crowd.w, (s, j)))
     if crowd.norms[s] == 0.0:
         fill(other[start:end], visits, 0.0)
         fill(desk.U, visits, 0.0)
         return
-    pull(s, visits, mu, model, desk)
+    pull(s, visits, mu, model, crowd, desk)
     finish(crowd.old[row:], crowd.B[row:], visits, mu, exact, model, other[start:end], desk)

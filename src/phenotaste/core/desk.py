@@ -1,4 +1,4 @@
-"""Scratch space for one patient, so that nothing is allocated in the patient loop."""
+"""Scratch space, so that nothing is allocated in the patient loop."""
 
 from typing import NamedTuple
 
@@ -57,38 +57,48 @@ def new_crowd(visits: int, R: int) -> Crowd:
 
 
 class Desk(NamedTuple):
-    """Scratch space for one patient, allocated once for many; padded to whole vectors."""
+    """Room for one patient at the end of the step; padded to whole vectors."""
 
     U: Array  # visits × R
-    old: Array
-    B: Array  # X V
     pull: Array  # μ Q H
     right: Array  # right-hand sides of the courses
     Q: Array  # μ Q, where `explicit` says so
     explicit: Array  # one flag: Q itself was needed
     G: Array  # UᵀU, R × R
     gram: Array
-    work: Array
-    turned: Array
-    target: Array  # T = Hᵀ C^(-1/2) H, so that Q H = U T
     square: Array  # what is taken the root of
-    rooted: Array  # its inverse root in the basis in which it is tridiagonal
     across: Array  # U with a row for each phenotype, for short histories
     w: Array  # R
-    b: Array
-    slopes: Array
     passive: Array
     solve: Solve
     sweep: Sweep
-    root: Root
     eigen: Eigen
+
+
+class Alone(NamedTuple):
+    """Room for one patient on the way there, where patients are taken one by one."""
+
+    old: Array  # visits × R
+    B: Array  # X V
+    work: Array  # R × R
+    turned: Array
+    target: Array  # T = Hᵀ C^(-1/2) H, so that Q H = U T
+    rooted: Array  # the inverse root in the basis in which its square is tridiagonal
+    b: Array  # R
+    slopes: Array
+    root: Root
+
+
+class Place(NamedTuple):
+    """All the room one thread needs. In three parts, since records take long to compile, the larger the longer."""
+
+    desk: Desk
+    alone: Alone
     crowd: Crowd
 
 
-def new_desk(visits: int, R: int) -> Desk:
-    return Desk(
-        matrix(visits, R),
-        matrix(visits, R),
+def new_place(visits: int, R: int) -> Place:
+    desk = Desk(
         matrix(visits, R),
         matrix(visits, R),
         matrix(visits, R),
@@ -98,17 +108,21 @@ def new_desk(visits: int, R: int) -> Desk:
         matrix(R, R),
         matrix(R, R),
         matrix(R, R),
-        matrix(R, R),
-        matrix(R, R),
-        matrix(R, R),
-        matrix(R, R),
-        column(R),
-        column(R),
         column(R),
         np.empty(R, np.bool_),
         new_solve(R),
         new_sweep(R),
-        new_root(R),
         new_eigen(R),
-        new_crowd(visits, R) if R <= FEW else new_crowd(1, 1),
     )
+    alone = Alone(
+        matrix(visits, R),
+        matrix(visits, R),
+        matrix(R, R),
+        matrix(R, R),
+        matrix(R, R),
+        matrix(R, R),
+        column(R),
+        column(R),
+        new_root(R),
+    )
+    return Place(desk, alone, new_crowd(visits, R) if R <= FEW else new_crowd(1, 1))

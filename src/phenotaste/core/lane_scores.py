@@ -93,7 +93,7 @@ def on_its_own(s, n, width, room, passive, solve):  # type: ignore[no-untyped-de
         room.x[i, s] = x[i]
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def guess(n: int, width: int, room: LaneScores) -> None:
     """Coordinate descent from zero."""
     gram, zero = room.gram, splat(0.0)
@@ -112,7 +112,7 @@ def guess(n: int, width: int, room: LaneScores) -> None:
             store(room.x, (i, 0), where_above(new, zero, new, zero))
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def noise_level(n: int, width: int, room: LaneScores):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """Below this, x_r² G_rr is rounding noise."""
     top = splat(0.0)
@@ -123,7 +123,7 @@ def noise_level(n: int, width: int, room: LaneScores):  # type: ignore[no-untype
     return splat(ROUNDING * ROUNDING) * top
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def eliminate(n: int, width: int, room: LaneScores) -> None:
     """x = G⁻¹b on the passive set by G = L D Lᵀ, zero elsewhere and for dependent columns."""
     gram, L, row, zero = room.gram, room.L, room.row, splat(0.0)

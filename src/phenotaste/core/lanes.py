@@ -71,21 +71,21 @@ def new_lanes(R: int) -> Lanes:
     )
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def into_lanes(flat: Array, first: int, last: int, out: Array) -> None:
     """Numbers first..last of eight rows, by whole vectors, into lanes."""
     for j in range(first, last, LANES):
         transpose(flat, (0, j), out, (j, 0))
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def out_of_lanes(lanes: Array, first: int, last: int, flat: Array) -> None:
     """The same back again."""
     for j in range(first, last, LANES):
         transpose(lanes, (j, 0), flat, (0, j))
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def mirror(A: Array, n: int, width: int) -> None:
     """The upper triangle from the lower one."""
     for i in range(n):
@@ -139,7 +139,7 @@ def inverse_roots(n: int, width: int, floor: float, room: Lanes) -> None:
     turn_back(n, width, room)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def product(A: Array, n: int, width: int, first: int, v: Array, at: int, moves: Array, rows: int) -> None:
     """moves_i = Σ_j A_ij v_j over j from `first` on, for rows from `rows` on; v begins at row `at` of its array."""
     for i in range(rows, n):
@@ -151,7 +151,7 @@ def product(A: Array, n: int, width: int, first: int, v: Array, at: int, moves: 
         store(moves, (i, 0), x + y)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def reduce(n: int, width: int, room: Lanes) -> None:
     """Householder's reduction: diagonal, off-diagonal and reflections as in `tridiagonal`."""
     A, V, moves = room.C, room.vectors, room.moves
@@ -202,14 +202,14 @@ def reflect(n, width, k, rows, A, V, beta, moves):  # type: ignore[no-untyped-de
             store(A, (i * width + j, 0), fnma(right, load(V, (at + j, 0)), entry))
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def turn_back(n: int, width: int, room: Lanes) -> None:
     """P f(T) Pᵀ, the last reflection first."""
     for k in range(n - 3, -1, -1):
         reflect(n, width, k, 0, room.root, room.vectors, load(room.strength, (k, 0)), room.moves)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def bound(n: int, room: Lanes) -> None:
     """No eigenvalue is above this (Gershgorin)."""
     zero = splat(0.0)
@@ -225,7 +225,7 @@ def bound(n: int, room: Lanes) -> None:
     store(room.top, (0, 0), top)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def choose_poles(n: int, floor: float, room: Lanes) -> int:
     """Shifts and weights for every lane, from the first table whose interval holds its eigenvalues (see `root`).
 
@@ -267,7 +267,7 @@ def choose_poles(n: int, floor: float, room: Lanes) -> int:
     return count
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def two_inverses(n: int, p: int, room: Lanes) -> None:
     """Diagonals and ratios of w (T + s)⁻¹ for poles p and p + 1, as in `root.inverses`."""
     d, e, ratios, diagonals = room.diagonal, room.off, room.ratios, room.diagonals
@@ -295,7 +295,7 @@ def two_inverses(n: int, p: int, room: Lanes) -> None:
         store(diagonals, (2 * i + 1, 0), g2)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def add_two(n: int, width: int, room: Lanes) -> None:
     """Add both inverses to the root."""
     F, ratios, diagonals = room.root, room.ratios, room.diagonals

@@ -20,38 +20,39 @@ def loss_after(
     visits = shard.offsets[k + 1] - shard.offsets[k]
     U, R = desk.U, desk.passive.size
     multiply_transposed(U, U, R, visits, desk.G)
-    loss = expanded_loss(norm, visits, B, model.VV, desk)
+    loss = expanded_loss(norm, visits, B, U, desk.G, desk.w, R, model.VV)
     for r in range(R):
         loss += mu * (desk.G[r, r] + model.HH[r, r])
         for i in range(visits):
             loss -= 2.0 * U[i, r] * desk.pull[i, r]
-    return 0.5 * loss + static_loss(shard.static[k], model, desk.w)
+    return 0.5 * loss + static_loss(shard.static[k], model.F, model.lam, desk.w)
 
 
 @njit(**KERNEL)
-def expanded_loss(norm: float, visits: int, B: Array, VV: Array, desk: Desk) -> float:
+def expanded_loss(
+    norm: float, visits: int, B: Array, U: Array, G: Array, w: Array, R: int, VV: Array
+) -> float:
     """‖X − U diag(w) Vᵀ‖² as ‖X‖² − 2 wᵀ colsum(U∘B) + wᵀ((UᵀU)∘VᵀV)w."""
-    w, R = desk.w, desk.passive.size
     loss = norm
     for i in range(visits):
         for r in range(R):
-            loss -= 2.0 * w[r] * desk.U[i, r] * B[i, r]
+            loss -= 2.0 * w[r] * U[i, r] * B[i, r]
     for r in range(R):
         for s in range(R):
-            loss += w[r] * w[s] * desk.G[r, s] * VV[r, s]
+            loss += w[r] * w[s] * G[r, s] * VV[r, s]
     return loss
 
 
 @njit(**KERNEL)
-def static_loss(a: Array, model: Definitions, w: Array) -> float:
+def static_loss(a: Array, F: Array, lam: float, w: Array) -> float:
     """λ/2 ‖a − F w‖²."""
     loss = 0.0
     for p in range(a.size):
         value = a[p]
         for r in range(w.size):
-            value -= model.F[p, r] * w[r]
+            value -= F[p, r] * w[r]
         loss += value * value
-    return 0.5 * model.lam * loss
+    return 0.5 * lam * loss
 
 
 @njit(inline="always")
@@ -74,15 +75,17 @@ def residual(shard: Shard, k: int, n_features: int, V: Array, U: Array, w: Array
 
 
 @njit(inline="always")
-def losses(shard: Shard, k: int, mu: float, norm: float, model: Definitions, desk: Desk, loss: Array) -> None:
+def losses(
+    shard: Shard, k: int, mu: float, norm: float, B: Array, model: Definitions, desk: Desk, loss: Array
+) -> None:
     """The three parts of a patient's loss, with the best Q, for the U, B, G and w that are on the desk."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
     R = desk.passive.size
-    fit = expanded_loss(norm, visits, desk.B, model.VV, desk)
+    fit = expanded_loss(norm, visits, B, desk.U, desk.G, desk.w, R, model.VV)
     if fit < CANCELLED * norm:
         fit = residual(shard, k, model.V.shape[0], model.V, desk.U, desk.w)
     loss[0] = 0.5 * fit
-    loss[1] = static_loss(shard.static[k], model, desk.w)
+    loss[1] = static_loss(shard.static[k], model.F, model.lam, desk.w)
     loss[2] = 0.0
     if mu > 0.0:
         M, size = np.empty((visits, R)), 0.0

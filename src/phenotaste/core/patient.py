@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit
 
 from .courses import descend_courses
-from .desk import Desk
-from .nnls import descend, pivot
+from .desk import Alone, Desk
+from .nnls import Solve, descend, pivot
 from .polar import SMALLEST, explicit_polar
 from .products import multiply, multiply_transposed
 from .records import KERNEL, Array, Model, Shard
@@ -122,38 +122,54 @@ def reach_ahead(courses: Array, before: Array, reach: float, old: Array) -> None
 
 
 @njit(inline="always")
-def right_hand_side(U: Array, B: Array, visits: int, a: Array, model: Definitions, out: Array) -> None:
+def right_hand_side(U: Array, B: Array, visits: int, a: Array, F: Array, lam: float, out: Array) -> None:
     """colsum(U∘B) + λFᵀa."""
     for j in range(0, U.shape[1], LANES):
         b = splat(0.0)
         for i in range(visits):
             b = fma(load(U, (i, j)), load(B, (i, j)), b)
         for p in range(a.size):
-            b = fma(splat(model.lam * a[p]), load(model.F, (p, j)), b)
+            b = fma(splat(lam * a[p]), load(F, (p, j)), b)
         store(out, j, b)
 
 
-@njit(**KERNEL)
-def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk) -> None:
+@njit(inline="always")
+def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk, alone: Alone) -> None:
     """w: NNLS with Gram G∘VᵀV + λFᵀF and right-hand side colsum(U∘B) + λFᵀa; leaves G = UᵀU."""
-    R = desk.passive.size
-    multiply_transposed(U, U, R, visits, desk.G)
-    right_hand_side(U, desk.B, visits, a, model, desk.b)
-    for j in range(0, U.shape[1], LANES):
-        store(desk.slopes, j, splat(0.0) - load(desk.b, j))
-        store(desk.w, j, splat(0.0))
+    multiply_transposed(U, U, desk.passive.size, visits, desk.G)
+    right_hand_side(U, alone.B, visits, a, model.F, model.lam, alone.b)
+    scores_from(
+        desk.G, alone.b, model.VV, model.FF, desk.gram, alone.slopes, desk.w, desk.passive, desk.solve
+    )
+
+
+@njit(**KERNEL)
+def scores_from(
+    G: Array,
+    b: Array,
+    VV: Array,
+    FF: Array,
+    gram: Array,
+    slopes: Array,
+    scores: Array,
+    passive: Array,
+    solve: Solve,
+) -> None:
+    R = passive.size
+    for j in range(0, G.shape[1], LANES):
+        store(slopes, j, splat(0.0) - load(b, j))
+        store(scores, j, splat(0.0))
         for r in range(R):
-            entry = fma(load(desk.G, (r, j)), load(model.VV, (r, j)), load(model.FF, (r, j)))
-            store(desk.gram, (r, j), entry)
-    w = desk.w[:R]
-    descend(desk.gram, desk.slopes, w, GUESSES)
+            store(gram, (r, j), fma(load(G, (r, j)), load(VV, (r, j)), load(FF, (r, j))))
+    w = scores[:R]
+    descend(gram, slopes, w, GUESSES)
     for r in range(R):
-        desk.passive[r] = w[r] > 0.0
-    pivot(desk.gram, desk.b[:R], w, desk.passive, desk.solve)
+        passive[r] = w[r] > 0.0
+    pivot(gram, b[:R], w, passive, solve)
 
 
 @njit(inline="always")
-def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk) -> None:
+def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk, alone: Alone) -> None:
     """Where the uniqueness term pulls U: μ Q H. Q itself only where its C is too near to a singular one."""
     R = model.plain.shape[0]
     desk.explicit[0] = False
@@ -161,9 +177,9 @@ def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk) -> Non
         fill(desk.pull, visits, 0.0)
         return
     if visits < R:
-        found = model.sound and aim_short(U, visits, R, model, desk)
+        found = model.sound and aim_short(U, visits, R, model, desk, alone)
     else:
-        found = model.sound and aim_long(U, visits, R, model, desk)
+        found = model.sound and aim_long(U, visits, R, model, desk, alone)
     if found:
         f = splat(mu)
         for i in range(visits):
@@ -183,40 +199,48 @@ def clear_rows(square: Array, n: int) -> None:
 
 
 @njit(inline="always")
-def aim_long(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> bool:
+def aim_long(U: Array, visits: int, R: int, model: Definitions, desk: Desk, alone: Alone) -> bool:
     """Q H = U T with T = Hᵀ C^(-1/2) H and C = H (UᵀU) Hᵀ; False if C is too near to a singular matrix."""
-    multiply(model.H, desk.G, R, R, desk.work)
-    multiply(desk.work, model.HT, R, R, desk.square)
+    multiply(model.H, desk.G, R, R, alone.work)
+    multiply(alone.work, model.HT, R, R, desk.square)
     clear_rows(desk.square, R)
-    if not inverse_root_within(desk.square, R, SMALLEST**2, desk.root, desk.rooted):
+    if not inverse_root_within(desk.square, R, SMALLEST**2, alone.root, alone.rooted):
         return False
     for r in range(R):
         for j in range(0, U.shape[1], LANES):
-            store(desk.turned, (r, j), load(model.H, (r, j)))
-    turn(desk.turned, R, desk.root.reduction, False)
-    multiply(desk.rooted, desk.turned, R, R, desk.work)
-    multiply_transposed(desk.turned, desk.work, R, R, desk.target)
-    multiply(U, desk.target, visits, R, desk.pull)
+            store(alone.turned, (r, j), load(model.H, (r, j)))
+    turn(alone.turned, R, alone.root.reduction, False)
+    multiply(alone.rooted, alone.turned, R, R, alone.work)
+    multiply_transposed(alone.turned, alone.work, R, R, alone.target)
+    multiply(U, alone.target, visits, R, desk.pull)
     return True
 
 
-@njit(inline="always")
-def aim_short(U: Array, visits: int, R: int, model: Definitions, desk: Desk) -> bool:
-    """Q H = (M Mᵀ)^(-1/2) M H with M = U Hᵀ, for fewer visits than phenotypes: M Mᵀ is smaller than C then."""
+@njit(**KERNEL)
+def short_square(
+    U: Array, visits: int, R: int, HH: Array, across: Array, right: Array, square: Array
+) -> None:
+    """M Mᵀ with M = U Hᵀ, and U HᵀH on the way there."""
     for i in range(visits, whole(visits)):
         for j in range(0, U.shape[1], LANES):
             store(U, (i, j), splat(0.0))
     for i in range(0, visits, LANES):
         for j in range(0, U.shape[1], LANES):
-            transpose(U, (i, j), desk.across, (j, i))
-    multiply(U, model.HH, visits, R, desk.right)
-    multiply(desk.right, desk.across, visits, R, desk.square)
+            transpose(U, (i, j), across, (j, i))
+    multiply(U, HH, visits, R, right)
+    multiply(right, across, visits, R, square)
+
+
+@njit(inline="always")
+def aim_short(U: Array, visits: int, R: int, model: Definitions, desk: Desk, alone: Alone) -> bool:
+    """Q H = (M Mᵀ)^(-1/2) M H with M = U Hᵀ, for fewer visits than phenotypes: M Mᵀ is smaller than C then."""
+    short_square(U, visits, R, model.HH, desk.across, desk.right, desk.square)
     clear_rows(desk.square, visits)
-    if not inverse_root_within(desk.square, visits, SMALLEST**2, desk.root, desk.rooted):
+    if not inverse_root_within(desk.square, visits, SMALLEST**2, alone.root, alone.rooted):
         return False
-    turn(desk.right, visits, desk.root.reduction, False)
-    multiply(desk.rooted, desk.right, visits, visits, desk.pull)
-    turn(desk.pull, visits, desk.root.reduction, True)
+    turn(desk.right, visits, alone.root.reduction, False)
+    multiply(alone.rooted, desk.right, visits, visits, desk.pull)
+    turn(desk.pull, visits, alone.root.reduction, True)
     return True
 
 
@@ -267,6 +291,7 @@ def advance(
     reach: float,
     exact: bool,
     desk: Desk,
+    alone: Alone,
 ) -> float:
     """One patient step: w, then Q, then U; `other` holds the courses before these and gets the new ones.
 
@@ -274,13 +299,13 @@ def advance(
     and what Q pulls to on the desk, so that the addends can be taken from there.
     """
     visits = len(courses)
-    norm = read_visits(shard, k, model.V, desk.B)
-    reach_ahead(courses, other, reach, desk.old)
-    solve_scores(desk.old, visits, shard.static[k], model, desk)
+    norm = read_visits(shard, k, model.V, alone.B)
+    reach_ahead(courses, other, reach, alone.old)
+    solve_scores(alone.old, visits, shard.static[k], model, desk, alone)
     if norm == 0.0:  # no history: scores from the static features alone
         fill(other, visits, 0.0)
         fill(desk.U, visits, 0.0)
         return norm
-    aim(desk.old, visits, mu, model, desk)
-    finish(desk.old, desk.B, visits, mu, exact, model, other, desk)
+    aim(alone.old, visits, mu, model, desk, alone)
+    finish(alone.old, alone.B, visits, mu, exact, model, other, desk)
     return norm

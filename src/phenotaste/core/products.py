@@ -29,7 +29,7 @@ def add_transposed(A: Array, B: Array, rows: int, depth: int, out: Array) -> Non
     tiles(A, 1, A.shape[1], B, rows, depth, out, True)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def tiles(A: Array, down: int, along: int, B: Array, rows: int, depth: int, out: Array, more: bool) -> None:
     """All tiles of the result; number i·down + k·along of A is what row i takes of row k of B."""
     width = out.shape[1]
@@ -41,7 +41,7 @@ def tiles(A: Array, down: int, along: int, B: Array, rows: int, depth: int, out:
             narrow_tile(A, i * down, down, along, B, width - LANES, depth, out, i, more)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def wide_tile(
     A: Array, at: int, down: int, along: int, B: Array, j: int, depth: int, out: Array, i: int, more: bool
 ) -> None:
@@ -63,7 +63,7 @@ def wide_tile(
     put(out, i, j + LANES, t0, t1, t2, t3, more)
 
 
-@njit(**KERNEL)
+@njit(inline="always")
 def narrow_tile(
     A: Array, at: int, down: int, along: int, B: Array, j: int, depth: int, out: Array, i: int, more: bool
 ) -> None:
@@ -81,7 +81,7 @@ def narrow_tile(
     put(out, i + TALL, j, t0, t1, t2, t3, more)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def put(out, i, j, s0, s1, s2, s3, more):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Write, or add, one vector in each of four rows."""
     if more:

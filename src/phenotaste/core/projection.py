@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from .cpu import start, step
-from .desk import Desk
+from .desk import Place
 from .patient import Definitions
 from .records import Array, Shard, Weights
 from .tally import Tallies
@@ -22,7 +22,7 @@ def project(
     exact: bool,
     tol: float,
     max_iter: int,
-    desk: Desk,
+    place: Place,
 ) -> None:
     """Courses of patients first..last: start, then patient steps until each patient settles."""
     part, rows = cut(shard, first, last), slice(int(shard.offsets[first]), int(shard.offsets[last]))
@@ -33,9 +33,9 @@ def project(
     who, loss, before = np.arange(K), np.empty((K, 2)), np.full(K, np.inf)
     reach, longer = np.zeros(K), np.full(K, FIRST_REACH)
     no_tally = Tallies(1, 0, 0, len(model.plain)).emptied(0)
-    start(part, 0, K, model, here, desk)
+    start(part, 0, K, model.V, here, place.alone.B, place.desk.U)
     for _ in range(max_iter):
-        step(part, who, weights, model, here, there, reach, exact, desk, no_tally, loss)
+        step(part, who, weights, model, here, there, reach, exact, place, no_tally, loss)
         who = who[: settle(part.offsets, who, loss, before, reach, longer, tol, here, there)]
         if not who.size:
             break

@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from phenotaste.core import cpu
-from phenotaste.core.desk import Desk, new_desk
+from phenotaste.core.desk import Place, new_place
 from phenotaste.core.patient import define
 from phenotaste.core.projection import project
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
@@ -66,14 +66,20 @@ class Threads:
         self._reach = np.zeros(len(shard.offsets) - 1)
         self._cut: list[Block] | None = None
         self._tallies: Tallies | None = None
-        self._desks: list[Desk] = []  # those nobody works at
+        self._places: list[Place] = []  # those nobody works at
         self._pool = ThreadPoolExecutor(self.n_jobs)  # its threads end with this object
 
     def start(self, model: Model) -> None:
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda block, desk: cpu.start(
-                self.shard, block.first, block.last, definitions, self.courses, desk
+            lambda block, place: cpu.start(
+                self.shard,
+                block.first,
+                block.last,
+                definitions.V,
+                self.courses,
+                place.alone.B,
+                place.desk.U,
             ),
             model,
         )
@@ -94,7 +100,7 @@ class Threads:
         courses, other, tallies = self.courses, self.previous, self._tallies
         self._reach.fill(reach)
 
-        def work(block: Block, desk: Desk) -> None:
+        def work(block: Block, place: Place) -> None:
             cpu.step(
                 self.shard,
                 block.who,
@@ -104,7 +110,7 @@ class Threads:
                 other,
                 self._reach,
                 self.exact,
-                desk,
+                place,
                 tallies.emptied(block.number),
                 NO_LOSS,
             )
@@ -125,7 +131,7 @@ class Threads:
         loss = np.empty((K, 3))
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda block, desk: cpu.score(
+            lambda block, place: cpu.score(
                 self.shard,
                 block.first,
                 block.last,
@@ -135,7 +141,8 @@ class Threads:
                 scores,
                 solve,
                 loss,
-                desk,
+                place.desk,
+                place.alone,
             ),
             model,
         )
@@ -145,7 +152,7 @@ class Threads:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda block, desk: project(
+            lambda block, place: project(
                 self.shard,
                 block.first,
                 block.last,
@@ -155,7 +162,7 @@ class Threads:
                 self.exact,
                 tol,
                 max_iter,
-                desk,
+                place,
             ),
             model,
         )
@@ -167,19 +174,19 @@ class Threads:
             self._cut = [Block(n, *ends, np.arange(*ends)) for n, ends in enumerate(pairwise(edges.tolist()))]
         return self._cut
 
-    def _map(self, work: Callable[[Block, Desk], None], model: Model) -> None:
-        def at_a_desk(block: Block) -> None:
-            """A desk takes longer to set up than a small block takes to work through, so they are kept."""
+    def _map(self, work: Callable[[Block, Place], None], model: Model) -> None:
+        def at_a_place(block: Block) -> None:
+            """A place takes longer to set up than a small block takes to work through, so they are kept."""
             try:
-                desk = self._desks.pop()
+                place = self._places.pop()
             except IndexError:
-                desk = new_desk(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
-            work(block, desk)
-            self._desks.append(desk)
+                place = new_place(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
+            work(block, place)
+            self._places.append(place)
 
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
         with one_blas_thread():
-            list(self._pool.map(at_a_desk, self._blocks(model)))
+            list(self._pool.map(at_a_place, self._blocks(model)))
 
 
 @cache
