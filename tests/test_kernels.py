@@ -9,12 +9,15 @@ from made_up import cohort, dense
 from phenotaste import TASTE, Cohort
 from phenotaste.core import reference
 from phenotaste.core.courses import SWEEPS, descend_courses, new_sweep
-from phenotaste.core.nnls import TINY, new_solve, solve_chosen, solve_passive
+from phenotaste.core.desk import FEW
+from phenotaste.core.lane_scores import new_lane_scores, on_its_own, score_lanes
+from phenotaste.core.lanes import congruent, inverse_roots, new_lanes
+from phenotaste.core.nnls import TINY, new_solve, rows_by_pivoting, solve_chosen, solve_passive
 from phenotaste.core.patient import padded
 from phenotaste.core.polar import SMALLEST
 from phenotaste.core.products import add_transposed, multiply, multiply_transposed
 from phenotaste.core.root import POLES, SPREADS, inverse_root_within, new_root, poles
-from phenotaste.core.simd import column, matrix
+from phenotaste.core.simd import LANES, column, matrix, whole
 from phenotaste.core.tridiagonal import new_reduction, to_tridiagonal, turn
 from test_patient_step import after_a_while
 
@@ -198,3 +201,102 @@ def test_singular_definitions_do_not_spoil_the_sums():
         for k, (X, a) in enumerate(dense(c))
     )
     np.testing.assert_allclose(sums.QU, want, rtol=0, atol=1e-8 * np.abs(want).max())
+
+
+def in_lanes(squares, out):
+    """Put square matrices into lanes, and whatever another crowd left into all else."""
+    n = len(squares[0])
+    out[:] = 7.0
+    for s, square in enumerate(squares):
+        for i in range(n):
+            out[i * whole(n) : i * whole(n) + n, s] = square[i]
+
+
+def from_lanes(lanes, n, s):
+    """The lower triangle of one lane, and its mirror image."""
+    low = np.tril(lanes[:, s].reshape(-1, whole(n))[:n, :n])
+    return low + np.tril(low, -1).T
+
+
+def lane_roots(squares, n):
+    room = new_lanes(n)
+    for part in room[1:-1]:
+        part[:] = 7.0
+    in_lanes(squares, room.C)
+    inverse_roots(n, whole(n), SMALLEST**2, room)
+    return room.found.copy(), [from_lanes(room.root, n, s) for s in range(LANES)]
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n <= FEW])
+def test_inverse_roots_in_lanes_do_not_depend_on_each_other(n):
+    spreads = [1e9, 1.0, 1e7, 1e2, 1e4]  # the first needs the most poles
+    pairs = [symmetric(n, spread, seed) for seed, spread in enumerate(spreads)]
+    nothing, negative, bad = np.zeros((n, n)), -pairs[0][0], np.full((n, n), np.nan)
+    squares = [C for C, _ in pairs] + [nothing, negative, bad]
+    found, roots = lane_roots(squares, n)
+    assert found.tolist() == [True] * 5 + [False] * 3
+    for spread, root, (_, want) in zip(spreads, roots, pairs, strict=False):
+        np.testing.assert_allclose(root, want, rtol=0, atol=(1e-14 * n * spread + 5e-12) * np.abs(want).max())
+    for s in range(5):
+        _, alone = lane_roots([squares[s]] + [bad] * 7, n)
+        assert np.array_equal(alone[0], roots[s])
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n <= FEW])
+@pytest.mark.parametrize("upper", [True, False])
+def test_congruent_matrices(n, upper):
+    rng = np.random.default_rng(n)
+    S = (np.triu if upper else np.tril)(rng.standard_normal((n, n)))
+    squares = [symmetric(n, 10.0, seed)[0] for seed in range(LANES)]
+    room = new_lanes(n)
+    in_lanes(squares, room.C)
+    congruent(padded(S), room.C, n, whole(n), upper, room.work, room.root)
+    for s, C in enumerate(squares):
+        np.testing.assert_allclose(from_lanes(room.root, n, s), S @ C @ S.T, rtol=0, atol=1e-12 * n)
+
+
+def lane_scores(grams, rights, n):
+    room = new_lane_scores(n)
+    for part in room:
+        part[:] = 7.0
+    G = matrix(whole(n) ** 2, LANES)
+    in_lanes(grams, G)
+    room.b[:n] = np.transpose(rights)
+    ones, zeros = padded(np.ones((n, n))), padded(np.zeros((n, n)))
+    score_lanes(G, ones, zeros, n, whole(n), room, np.empty(n, np.bool_), new_solve(n))
+    return room.x[:n].T.copy()
+
+
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, FEW), twins=st.booleans())
+def test_scores_in_lanes_are_exact_and_do_not_depend_on_each_other(seed, n, twins):
+    rng = np.random.default_rng(seed)
+    grams, rights = [], []
+    for _ in range(LANES):
+        design = rng.random((n + 3, n)) * (rng.random(n) < 0.9)
+        if twins:
+            design[:, n // 2] = design[:, 0]
+        grams.append(design.T @ design)
+        rights.append(design.T @ rng.standard_normal(n + 3))
+    found = lane_scores(grams, rights, n)
+    for s, (G, b) in enumerate(zip(grams, rights, strict=True)):
+        want = np.zeros((1, n))
+        rows_by_pivoting(G, b[None], want)
+        x, best = found[s], want[0]
+        assert np.all(x >= 0)
+        assert 0.5 * x @ G @ x - b @ x == pytest.approx(0.5 * best @ G @ best - b @ best, rel=1e-9, abs=1e-12)
+    other = [np.full((n, n), np.nan)] * 7
+    assert np.array_equal(lane_scores(grams[3:4] + other, rights[3:4] + [np.ones(n)] * 7, n)[0], found[3])
+
+
+def test_a_lane_that_needs_many_exchanges_is_solved_on_its_own():
+    rng = np.random.default_rng(0)
+    n, design = 10, rng.random((13, 10))
+    G, b, want = design.T @ design, design.T @ rng.standard_normal(13), np.zeros((1, 10))
+    rows_by_pivoting(G, b[None], want)
+    room = new_lane_scores(n)
+    in_lanes([G] * LANES, room.gram)
+    room.b[:n] = b[:, None]
+    on_its_own(5, n, whole(n), room, np.empty(n, np.bool_), new_solve(n))
+    np.testing.assert_allclose(room.x[:n, 5], want[0], rtol=1e-9, atol=1e-12)
+    assert not room.x[:, :5].any()
+    assert not room.x[:, 6:].any()

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from .nnls import TINY
-from .records import Array
+from .records import KERNEL, Array
 from .simd import LANES, column, fma, load, matrix, positive, splat, store, transpose
 
 SWEEPS = 2  # in one patient step
@@ -32,7 +32,7 @@ def new_sweep(R: int) -> Sweep:
     return Sweep(matrix(R, R), column(R), np.zeros(R, np.int64), matrix(R, TILE), matrix(R, TILE))
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def descend_courses(
     old: Array, right: Array, visits: int, w: Array, VV: Array, mu: float, room: Sweep, U: Array
 ) -> None:

@@ -1,57 +1,111 @@
 """The patient step over many patients, compiled: one visit to memory for each of them.
 
-Each function works on patients first..last of a shard and releases the interpreter lock.
+Each function works on some patients of a shard and releases the interpreter lock. There is one way to take the step
+only, for fits and for projections, since every function that has it inside takes ten seconds to compile.
 """
 
 import numpy as np
 from numba import njit
 
-from .patient import (
-    Definitions,
-    Desk,
-    Tally,
-    add,
-    advance,
-    begin,
-    fetch,
-    loss_after,
-    losses,
-    read_visits,
-    solve_scores,
-)
+from .begin import begin
+from .crowd import advance_one, aim_crowd, gather_crowd, score_crowd
+from .desk import FEW, Alone, Crowd, Desk, Place
+from .losses import loss_after, losses
+from .patient import Definitions, advance, fetch, read_visits, solve_scores
 from .products import multiply_transposed
-from .records import Array, Shard, Weights
+from .records import KERNEL, Array, Shard, Weights
+from .simd import LANES
+from .tally import Tally, add
 
-FIRST_REACH, REACH_GROWTH, LONGEST_REACH = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
 
-
-@njit(cache=True, nogil=True)
-def start(shard: Shard, first: int, last: int, model: Definitions, courses: Array, desk: Desk) -> None:
-    """The starting courses, from the patients' visits and the model."""
+@njit(**KERNEL)
+def start(shard: Shard, first: int, last: int, V: Array, courses: Array, B: Array, U: Array) -> None:
+    """The starting courses, from the patients' visits and V; B and U are scratch for one patient."""
     for k in range(first, last):
-        begin(shard, k, model, courses[shard.offsets[k] : shard.offsets[k + 1]], desk)
+        begin(shard, k, V, courses[shard.offsets[k] : shard.offsets[k + 1]], B, U)
 
 
-@njit(cache=True, nogil=True)
 def step(
     shard: Shard,
-    first: int,
-    last: int,
+    who: Array,
     weights: Weights,
     model: Definitions,
     courses: Array,
     other: Array,
-    reach: float,
+    reach: Array,
+    exact: bool,
+    place: Place,
+    tally: Tally,
+    loss: Array,
+) -> None:
+    """The patient step of the patients in `who`: `other` has the courses before these and gets the new ones.
+
+    Addends go into `tally`; or, where `loss` has a row for every patient, each patient's loss and ‖X‖² go there.
+    """
+    before = (shard, who, weights, model, courses, other, reach, exact, place.desk)
+    if courses.shape[1] <= FEW:
+        step_in_crowds(*before, place.crowd, tally, loss)
+    else:
+        step_one_by_one(*before, place.alone, tally, loss)
+
+
+@njit(**KERNEL)
+def step_one_by_one(
+    shard: Shard,
+    who: Array,
+    weights: Weights,
+    model: Definitions,
+    courses: Array,
+    other: Array,
+    reach: Array,
     exact: bool,
     desk: Desk,
+    alone: Alone,
     tally: Tally,
+    loss: Array,
 ) -> None:
-    """The patient step: `other` has the courses before these and gets the new ones, addends go into `tally`."""
-    for k in range(first, last):
+    """`step` for any number of phenotypes."""
+    for k in who:
         mu, U = weights.mu[k], courses[shard.offsets[k] : shard.offsets[k + 1]]
         new = other[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = advance(shard, k, mu, model, U, new, reach, exact, desk)
-        add(shard, k, mu, norm, desk, tally)
+        norm = advance(shard, k, mu, model, U, new, reach[k], exact, desk, alone)
+        if loss.size == 0:
+            add(shard, k, mu, norm, desk, tally)
+        else:
+            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, alone.B, model, desk), norm
+
+
+@njit(**KERNEL)
+def step_in_crowds(
+    shard: Shard,
+    who: Array,
+    weights: Weights,
+    model: Definitions,
+    courses: Array,
+    other: Array,
+    reach: Array,
+    exact: bool,
+    desk: Desk,
+    crowd: Crowd,
+    tally: Tally,
+    loss: Array,
+) -> None:
+    """The same for few phenotypes, eight patients at a time."""
+    R = courses.shape[1]
+    for first in range(0, who.size, LANES):
+        count = min(LANES, who.size - first)
+        gather_crowd(shard, who, first, count, model, courses, other, reach, crowd)
+        score_crowd(model, R, crowd, desk)
+        aim_crowd(shard, who, first, count, model, crowd, desk)
+        for s in range(count):
+            k = who[first + s]
+            mu, norm = weights.mu[k], crowd.norms[s]
+            advance_one(s, k, shard, mu, model, other, exact, crowd, desk)
+            if loss.size == 0:
+                add(shard, k, mu, norm, desk, tally)
+            else:
+                B = crowd.B[crowd.rows[s] :]
+                loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, B, model, desk), norm
 
 
 @njit(cache=True, nogil=True)
@@ -66,75 +120,23 @@ def score(
     solve: bool,
     loss: Array,
     desk: Desk,
+    alone: Alone,
 ) -> None:
     """Losses with the courses fixed, at the best scores (`solve`, written to W) or at those in W."""
     R = courses.shape[1]
     for k in range(first, last):
         now = courses[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = read_visits(shard, k, model.V, desk.B)
+        norm = read_visits(shard, k, model.V, alone.B)
         fetch(now, desk.U)
         if solve:
-            solve_scores(desk.U, len(now), shard.static[k], model, desk)
-            W[k] = desk.w[:R]
+            solve_scores(desk.U, len(now), shard.static[k], model, desk, alone)
+            for r in range(R):
+                W[k, r] = desk.w[r]
         else:
             multiply_transposed(desk.U, desk.U, R, len(now), desk.G)
-            desk.w[:R] = W[k]
-        losses(shard, k, weights.mu[k], norm, model, desk, loss[k])
-
-
-@njit(inline="always")
-def settle(
-    shard: Shard,
-    k: int,
-    mu: float,
-    model: Definitions,
-    U: Array,
-    other: Array,
-    exact: bool,
-    tol: float,
-    max_iter: int,
-    desk: Desk,
-) -> None:
-    """Patient steps for one patient until its loss stops falling, reaching ahead as `loop.fit` does."""
-    before, reach, longer = np.inf, 0.0, FIRST_REACH
-    here, there, moved = U, other, False
-    for _ in range(max_iter):
-        norm = advance(shard, k, mu, model, here, there, reach, exact, desk)
-        if norm == 0.0:
-            break  # U is zero already
-        loss = loss_after(shard, k, mu, norm, model, desk)
-        if loss > before and reach > 0.0:  # reached too far: stay here and take a plain step
-            longer, reach = longer / 2, 0.0
-            continue
-        here, there, moved = there, here, not moved
-        if before - loss < tol * max(loss, 1e-12 * norm):
-            break
-        reach = longer
-        longer = min(longer * REACH_GROWTH, LONGEST_REACH)
-        before = loss
-    if moved:
-        U[:] = here
-
-
-@njit(cache=True, nogil=True)
-def project(
-    shard: Shard,
-    first: int,
-    last: int,
-    weights: Weights,
-    model: Definitions,
-    courses: Array,
-    exact: bool,
-    tol: float,
-    max_iter: int,
-    desk: Desk,
-) -> None:
-    """Courses under a fixed model: start, then patient steps until each patient settles."""
-    other = np.empty((desk.U.shape[0], courses.shape[1]), courses.dtype)
-    for k in range(first, last):
-        U = courses[shard.offsets[k] : shard.offsets[k + 1]]
-        begin(shard, k, model, U, desk)
-        settle(shard, k, weights.mu[k], model, U, other[: len(U)], exact, tol, max_iter, desk)
+            for r in range(R):
+                desk.w[r] = W[k, r]
+        losses(shard, k, weights.mu[k], norm, alone.B, model, desk, loss[k])
 
 
 @njit(cache=True, nogil=True)
@@ -153,9 +155,14 @@ def cross_product_gaps(offsets: Array, courses: Array, HH: Array, gaps: Array) -
     R = HH.shape[0]
     G = np.empty((R, R))
     for k in range(gaps.size):
-        G[:] = -HH
+        for r in range(R):
+            for s in range(R):
+                G[r, s] = -HH[r, s]
         for i in range(offsets[k], offsets[k + 1]):
             for r in range(R):
                 for s in range(R):
                     G[r, s] += np.float64(courses[i, r]) * np.float64(courses[i, s])
-        gaps[k] = np.sum(G * G)
+        gaps[k] = 0.0
+        for r in range(R):
+            for s in range(R):
+                gaps[k] += G[r, s] * G[r, s]

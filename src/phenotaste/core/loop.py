@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .cpu import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
 from .model import model_step, unit_columns
+from .projection import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
 from .records import Model, Scored, Sums, Weights
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .records import VECTOR, Array
+from .records import ALLOCATING, KERNEL, VECTOR, Array
 from .simd import LANES, column, fma, load, matrix, splat, store, total, whole
 
 FULL_EXCHANGES = 3  # how many block exchanges may fail to help before single ones take over
@@ -67,7 +67,7 @@ def new_solve(R: int) -> Solve:
     return Solve(matrix(R, R + 1), column(R + 1), column(R), np.zeros(R, np.int64))
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def solve_chosen(G: Array, b: Array, passive: Array, x: Array, room: Solve) -> None:
     """What `solve_passive` does, by elimination on whole rows: some five times as fast."""
     A, kept, inverse, found = room.rows, room.kept, room.inverse, room.found
@@ -136,7 +136,7 @@ def wants_in(G: Array, b: Array, x: Array, r: int) -> bool:
     return G[r, r] > TINY and slope(G, b, x, r) < 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def noise_level(G: Array, x: Array) -> float:
     """Below this, x_r² G_rr is rounding noise: coordinates are compared by what they contribute."""
     top = 0.0
@@ -145,7 +145,7 @@ def noise_level(G: Array, x: Array) -> float:
     return ROUNDING * ROUNDING * top
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def pivot(G: Array, b: Array, x: Array, passive: Array, room: Solve) -> None:
     """Block principal pivoting, from the passive set given, which is overwritten."""
     R = b.size
@@ -176,11 +176,17 @@ def pivot(G: Array, b: Array, x: Array, passive: Array, room: Solve) -> None:
             else:
                 passive[r] = wants_in(G, b, x, r)
     else:
-        walk(G, b, x, passive, np.empty((R, R)), room.kept)
+        walk_at_last(G, b, x, passive, room.kept)
     noise = noise_level(G, x)
     for r in range(R):  # what is left of a cancellation is no score: left in, it would be blown up later
         if not (x[r] > 0.0 and x[r] * x[r] * G[r, r] > noise):
             x[r] = 0.0
+
+
+@njit(**ALLOCATING)
+def walk_at_last(G: Array, b: Array, x: Array, passive: Array, kept: Array) -> None:
+    """`walk`, with the room it needs: it is so rare that none is kept."""
+    walk(G, b, x, passive, np.empty((b.size, b.size)), kept)
 
 
 @njit(cache=True, nogil=True)
@@ -217,7 +223,7 @@ def walk(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) ->
                 break
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def descend(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
     """Coordinate descent, x and its gradient G x − b updated in place; the last sweep's decrease (twice).
 

@@ -5,10 +5,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .cpu import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
 from .loop import Outcome
 from .model import solve_rows, solve_static
 from .parafac2 import Shared, Slices, share
+from .projection import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
 from .records import Array, Model
 
 # Extrapolated from the very first iteration on, 3 of 8 random starts ended at a higher minimum than plain steps did;

@@ -5,31 +5,31 @@ For the sizes met here that is as fast as the processor multiplies, and there is
 
 from numba import njit
 
-from .records import Array
+from .records import KERNEL, Array
 from .simd import LANES, fma, load, splat, spread_from, store
 
 TALL = 4  # rows of a tile
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def multiply(A: Array, B: Array, rows: int, depth: int, out: Array) -> None:
     """out = A B for the first rows of A and the first `depth` of its columns; up to seven more rows are written."""
     tiles(A, A.shape[1], 1, B, rows, depth, out, False)
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def multiply_transposed(A: Array, B: Array, rows: int, depth: int, out: Array) -> None:
     """out = AᵀB for the first columns of A and the first `depth` of its rows."""
     tiles(A, 1, A.shape[1], B, rows, depth, out, False)
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def add_transposed(A: Array, B: Array, rows: int, depth: int, out: Array) -> None:
     """out += AᵀB."""
     tiles(A, 1, A.shape[1], B, rows, depth, out, True)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def tiles(A: Array, down: int, along: int, B: Array, rows: int, depth: int, out: Array, more: bool) -> None:
     """All tiles of the result; number i·down + k·along of A is what row i takes of row k of B."""
     width = out.shape[1]
@@ -41,7 +41,7 @@ def tiles(A: Array, down: int, along: int, B: Array, rows: int, depth: int, out:
             narrow_tile(A, i * down, down, along, B, width - LANES, depth, out, i, more)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def wide_tile(
     A: Array, at: int, down: int, along: int, B: Array, j: int, depth: int, out: Array, i: int, more: bool
 ) -> None:
@@ -63,7 +63,7 @@ def wide_tile(
     put(out, i, j + LANES, t0, t1, t2, t3, more)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def narrow_tile(
     A: Array, at: int, down: int, along: int, B: Array, j: int, depth: int, out: Array, i: int, more: bool
 ) -> None:
@@ -81,7 +81,7 @@ def narrow_tile(
     put(out, i + TALL, j, t0, t1, t2, t3, more)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def put(out, i, j, s0, s1, s2, s3, more):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Write, or add, one vector in each of four rows."""
     if more:

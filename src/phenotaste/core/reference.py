@@ -10,9 +10,9 @@ holds for shorter histories too (it is the squared Bures–Wasserstein distance 
 import numpy as np
 from scipy.optimize import nnls
 
+from .begin import FLAT
 from .courses import SWEEPS
 from .model import unit_columns, without_noise
-from .patient import FLAT
 from .polar import NOISE, SMALLEST
 from .records import Array, Model, Sums
 

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from scipy.special import ellipkm1
 
-from .records import Array
+from .records import KERNEL, Array
 from .simd import LANES, column, fma, load, matrix, smaller, splat, store
 from .tridiagonal import Reduction, new_reduction, to_tridiagonal
 
@@ -74,7 +74,7 @@ def new_root(R: int) -> Root:
     return Root(new_reduction(R), matrix(R, max(POLES)), matrix(R, max(POLES)), column(LANES))
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def inverse_root_within(C: Array, n: int, floor: float, room: Root, out: Array) -> bool:
     """f(T) for the first n rows of C, with P left in room.reduction; False if eigenvalues below `floor` may be there.
 

@@ -181,6 +181,18 @@ def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @operation
+def fnma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """c − a·b."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        shape = ir.FunctionType(DOUBLES, [DOUBLES] * 3)
+        function = cgutils.get_or_insert_function(builder.module, shape, "llvm.fmuladd.v8f64")
+        return builder.call(function, [builder.fneg(values[0]), values[1], values[2]])
+
+    return VECTOR(a, b, c), code
+
+
+@operation
 def total(typing: Any, vector: Any) -> Any:
     """The sum of the lanes, always added in the same order."""
 
@@ -215,6 +227,26 @@ def smaller(typing: Any, a: Any, b: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", values[0], values[1]), *values)
 
     return VECTOR(a, b), code
+
+
+@operation
+def where_above(typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
+    """`yes` in every lane where a > b, `no` in all others, also where one of them is no number."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", values[0], values[1]), values[2], values[3])
+
+    return VECTOR(a, b, yes, no), code
+
+
+@operation
+def square_root(typing: Any, vector: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        shape = ir.FunctionType(DOUBLES, [DOUBLES])
+        function = cgutils.get_or_insert_function(builder.module, shape, "llvm.sqrt.v8f64")
+        return builder.call(function, values)
+
+    return VECTOR(vector), code
 
 
 @operation

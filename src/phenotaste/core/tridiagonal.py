@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .records import Array
+from .records import KERNEL, Array
 from .simd import LANES, after, column, fma, load, matrix, replaced, splat, store, total, whole
 
 NOTHING = 1e-150  # a column this short is reduced already
@@ -29,7 +29,7 @@ def new_reduction(R: int) -> Reduction:
     return Reduction(matrix(side, side), column(side), column(side), column(side), matrix(2, side))
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def to_tridiagonal(A: Array, n: int, to: Reduction) -> None:
     """Reduce the first n rows and columns of A, which is overwritten and must be zero from there to whole vectors.
 
@@ -113,7 +113,7 @@ def advance(
         store(moves, (q, j), fma(half, load(V, (k, j)), f * load(moves, (q, j))))
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def turn(X: Array, n: int, by: Reduction, back: bool) -> None:
     """X ← Pᵀ X, or P X with `back`, for the first n rows of X; sixteen columns at a time."""
     for j in range(0, X.shape[1], 2 * LANES):
@@ -128,7 +128,7 @@ def reflection_at(step: int, count: int, back: bool, none: int) -> int:
     return count - 1 - step if back else step
 
 
-@njit(cache=True, nogil=True)
+@njit(**KERNEL)
 def turn_columns(X: Array, n: int, V: Array, strength: Array, back: bool, j: int, j2: int) -> None:
     """Two vectors of every row, two reflections at a time.
 

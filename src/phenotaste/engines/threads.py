@@ -5,20 +5,34 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import TypeVar
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from phenotaste.core import cpu
-from phenotaste.core.patient import Desk, define, hand_over, new_desk, new_tally
+from phenotaste.core.desk import Place, new_place
+from phenotaste.core.patient import define
+from phenotaste.core.projection import project
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
-
-T = TypeVar("T")
+from phenotaste.core.tally import Tallies
 
 SUMS_BYTES = 64 * 2**20  # all blocks' sums together stay below this
 MOST_BLOCKS = 64
 BLOCK_VISITS = 8192  # fewer would not be worth a block's own desk and sums
+
+
+NO_LOSS = np.empty((0, 2))  # in a fit the losses follow from the sums
+
+
+class Block(NamedTuple):
+    """Patients first..last, for one thread at a time."""
+
+    number: int
+    first: int
+    last: int
+    who: Array
 
 
 def available_cores() -> int:
@@ -49,14 +63,24 @@ class Threads:
         self.n_jobs = n_jobs or available_cores()
         self.courses = np.zeros((int(shard.offsets[-1]), rank), dtype) if courses is None else courses
         self.previous: Array | None = None  # the courses one step ago, once there has been a step
-        self._edges: Array | None = None
-        self._desks: list[Desk] = []  # those nobody works at
+        self._reach = np.zeros(len(shard.offsets) - 1)
+        self._cut: list[Block] | None = None
+        self._tallies: Tallies | None = None
+        self._places: list[Place] = []  # those nobody works at
         self._pool = ThreadPoolExecutor(self.n_jobs)  # its threads end with this object
 
     def start(self, model: Model) -> None:
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda first, last, desk: cpu.start(self.shard, first, last, definitions, self.courses, desk),
+            lambda block, place: cpu.start(
+                self.shard,
+                block.first,
+                block.last,
+                definitions.V,
+                self.courses,
+                place.alone.B,
+                place.desk.U,
+            ),
             model,
         )
 
@@ -71,32 +95,29 @@ class Threads:
         definitions = define(model, self.weights.lam)
         if self.previous is None:
             self.previous = np.zeros_like(self.courses)
-        courses, other = self.courses, self.previous
+        if self._tallies is None:
+            self._tallies = Tallies(len(self._blocks(model)), len(model.V), len(model.F), self.rank)
+        courses, other, tallies = self.courses, self.previous, self._tallies
+        self._reach.fill(reach)
 
-        def work(first: int, last: int, desk: Desk) -> Sums:
-            sums = Sums.zeros(len(model.V), len(model.F), self.rank)
-            tally = new_tally(len(model.V), len(model.F), self.rank)
+        def work(block: Block, place: Place) -> None:
             cpu.step(
                 self.shard,
-                first,
-                last,
+                block.who,
                 self.weights,
                 definitions,
                 courses,
                 other,
-                reach,
+                self._reach,
                 self.exact,
-                desk,
-                tally,
+                place,
+                tallies.emptied(block.number),
+                NO_LOSS,
             )
-            hand_over(tally, definitions.lift, sums)
-            return sums
 
-        total, *rest = self._map(work, model)
+        self._map(work, model)
         self.courses, self.previous = other, courses
-        for part in rest:
-            total.add(part)
-        return total
+        return tallies.sums(definitions.lift)
 
     def undo(self) -> None:
         """Back to the courses before the last step."""
@@ -110,17 +131,18 @@ class Threads:
         loss = np.empty((K, 3))
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda first, last, desk: cpu.score(
+            lambda block, place: cpu.score(
                 self.shard,
-                first,
-                last,
+                block.first,
+                block.last,
                 self.weights,
                 definitions,
                 self.courses,
                 scores,
                 solve,
                 loss,
-                desk,
+                place.desk,
+                place.alone,
             ),
             model,
         )
@@ -130,40 +152,41 @@ class Threads:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda first, last, desk: cpu.project(
+            lambda block, place: project(
                 self.shard,
-                first,
-                last,
+                block.first,
+                block.last,
                 self.weights,
                 definitions,
                 self.courses,
                 self.exact,
                 tol,
                 max_iter,
-                desk,
+                place,
             ),
             model,
         )
         return self.score(model)
 
-    def _map(self, work: Callable[[int, int, Desk], T], model: Model) -> list[T]:
-        if self._edges is None:
-            self._edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
-        starts, ends = self._edges[:-1].tolist(), self._edges[1:].tolist()
+    def _blocks(self, model: Model) -> list[Block]:
+        if self._cut is None:
+            edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
+            self._cut = [Block(n, *ends, np.arange(*ends)) for n, ends in enumerate(pairwise(edges.tolist()))]
+        return self._cut
 
-        def at_a_desk(first: int, last: int) -> T:
-            """A desk takes longer to set up than a small block takes to work through, so they are kept."""
+    def _map(self, work: Callable[[Block, Place], None], model: Model) -> None:
+        def at_a_place(block: Block) -> None:
+            """A place takes longer to set up than a small block takes to work through, so they are kept."""
             try:
-                desk = self._desks.pop()
+                place = self._places.pop()
             except IndexError:
-                desk = new_desk(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
-            found = work(first, last, desk)
-            self._desks.append(desk)
-            return found
+                place = new_place(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
+            work(block, place)
+            self._places.append(place)
 
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
         with one_blas_thread():
-            return list(self._pool.map(at_a_desk, starts, ends))
+            list(self._pool.map(at_a_place, self._blocks(model)))
 
 
 @cache
