@@ -173,7 +173,7 @@ def test_tables_hold_what_the_content_says(built, tmp_path):
 
 def test_latex_in_the_layout_of_the_paper(built, tmp_path):
     text = tables.definitions_tex(built)
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 1
+    assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == 1
     assert text.count(r"\midrule") == 4
     assert r"\textbf{Phenotype 1} & \textbf{Weight} \\" in text
     assert text.count("\\textcolor{static}{") == 1 + 2 * sum(

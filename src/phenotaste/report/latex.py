@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from phenotaste.report.record import Content, Phenotype
 
 LEAST_WEIGHT = 0.1
-PHENOTYPES_PER_TABLE = 5
 PREFIXES = {"diagnosis": "Dx_", "medication": "Rx_", "procedure": "Px_", "other": ""}
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -22,27 +21,28 @@ SPECIAL = {
 
 
 def definitions_tex(content: Content) -> str:
-    """Tables of five phenotypes each; they need the packages booktabs and xcolor, and T1 fonts."""
-    parts = ["% \\usepackage[T1]{fontenc} \\usepackage{booktabs} \\usepackage{xcolor}\n"]
+    """One table that breaks over pages; it needs longtable, booktabs and xcolor, and T1 fonts."""
+    parts = [
+        "% \\usepackage[T1]{fontenc} \\usepackage{booktabs} \\usepackage{longtable} \\usepackage{xcolor}\n"
+    ]
     parts.append("\\definecolor{static}{rgb}{.867, .031, .024}\n")
     if content.trusted:
         parts.append("% DISCLOSURE CONTROL IS OFF: this table may show what very few patients have.\n")
-    for first in range(0, len(content.phenotypes), PHENOTYPES_PER_TABLE):
-        parts.append(table(content, content.phenotypes[first : first + PHENOTYPES_PER_TABLE]))
-    return "\n".join(parts)
+    return "\n".join([*parts, table(content)])
 
 
-def table(content: Content, phenotypes: list[Phenotype]) -> str:
-    body = "    & \\\\\n".join("\n".join(lines(content, phenotype)) + "\n" for phenotype in phenotypes)
+def table(content: Content) -> str:
+    body = "    & \\\\\n".join(
+        "\n".join(lines(content, phenotype)) + "\n" for phenotype in content.phenotypes
+    )
     off = " Disclosure control was OFF." if content.trusted else ""
     return (
-        "\\begin{table}[htbp]\n  \\centering\n"
+        "\\begingroup\\footnotesize\n\\begin{longtable}{lr}\n"
         f"  \\caption{{{escaped(content.title)}. \\textcolor{{static}}{{Red}} indicates static features; Dx\\_ "
         "indicates diagnoses, Rx\\_ medications, Px\\_ procedures. "
-        f"Weights of at least {LEAST_WEIGHT:g} are shown.{off}}}\n"
-        "  \\begin{tabular}{lr}\n"
+        f"Weights of at least {LEAST_WEIGHT:g} are shown.{off}}} \\\\\n"
         f"{body}"
-        "  \\end{tabular}\n\\end{table}\n"
+        "\\end{longtable}\n\\endgroup\n"
     )
 
 
