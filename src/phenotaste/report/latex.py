@@ -49,8 +49,8 @@ def table(content: Content) -> str:
 def lines(content: Content, phenotype: Phenotype) -> Iterator[str]:
     name = escaped(phenotype.name) if phenotype.name else f"Phenotype {phenotype.number}"
     title = f"P{phenotype.number}. {name}" if phenotype.name else name
-    yield f"    \\textbf{{{title}}} & \\textbf{{Weight}} \\\\"
-    yield "    \\midrule"
+    yield f"    \\textbf{{{title}}} & \\textbf{{Weight}} \\\\*"
+    yield "    \\midrule\\nopagebreak"
     for j, weight in phenotype.temporal:
         if weight >= LEAST_WEIGHT:
             feature = content.features.temporal[j]
