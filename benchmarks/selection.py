@@ -62,7 +62,7 @@ def main() -> None:
         if (table := one_draw(true, draw, separation, options)) is not None
     ]
     if draws:
-        results["draws"] = pd.concat(draws, ignore_index=True)[KEPT].round(6).to_dict("list")
+        results["draws"] = pd.concat(draws, ignore_index=True)[KEPT].round(9).to_dict("list")
     results["grid"] = time_grid(options.work, options.only)
     results["machine"]["load_at_end"] = round(os.getloadavg()[0], 2)
     publish(
