@@ -7,7 +7,7 @@ FRESH  := $(VENV)/.kernels
 BENCH  := $(VENV)/.bench
 TORCH  := $(VENV)/.torch
 
-.PHONY: help setup demo test test-slow bench bench-scaling bench-cohort bench-selection lint clean
+.PHONY: help setup demo test test-slow bench bench-scaling bench-cohort gpu bench-selection lint clean
 help:
 	@echo "make demo       simulate a heart-failure cohort, fit it, write demo/report.html"
 	@echo "make test       lint, types, layers, tests, doctests"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench-scaling  what an iteration costs as data, rank and threads grow"
 	@echo "make bench-cohort   fifty million events to a saved cohort: seconds and memory"
 	@echo "make bench-selection  how often each rule names the true rank; 900 fits on the DE-SynPUF slice"
+	@echo "make gpu        tests and benchmark of the GPU, on a machine with one"
 	@echo "make clean      remove what make made"
 
 setup: $(READY)
@@ -79,6 +80,12 @@ bench: $(BENCH) $(FRESH)
 
 bench-scaling: $(BENCH) $(FRESH)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
+
+# On the machine with the GPU: from src/, with the python3 that has torch, installing nothing.
+gpu:
+	@export PYTHONPATH=src:. PYTHONUNBUFFERED=1; failed=0; \
+	  $(PYTHON) -m pytest -m gpu -p no:cacheprovider -o addopts="-ra --strict-markers" tests/test_gpu_device.py || failed=1; \
+	  $(PYTHON) -m benchmarks.gpu $(ARGS) || failed=1; exit $$failed
 
 bench-cohort: setup
 	$(BIN)/python -m benchmarks.cohort $(ARGS)

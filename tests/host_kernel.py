@@ -18,7 +18,7 @@ def library(rank, mode):
     if compiler is None:
         pytest.skip("no C++ compiler here to read the GPU's kernel with")
     out = Path(tempfile.mkdtemp()) / f"kernel_{rank}_{mode}.so"
-    options = {"R": rank, "NT": 1, "SPLIT": 1, "MODE": mode, "BLOCKS_AT_ONCE": 1}
+    options = {"R": rank, "NT": 1, "SPLIT": 1, "MODE": mode}
     flags = [f"-D{name}={value}" for name, value in options.items()]
     command = [
         compiler,

@@ -9,6 +9,7 @@ import typer
 
 from phenotaste.cli.options import (
     CohortFolder,
+    DeviceChoice,
     DtypeChoice,
     InitChoice,
     Json,
@@ -44,6 +45,9 @@ def fit(
     max_iter: Annotated[int, typer.Option(help="Most iterations of a start.")] = 200,
     tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-5,
     dtype: Annotated[DtypeChoice, typer.Option(help="Precision of the courses.")] = DtypeChoice.FLOAT64,
+    device: Annotated[
+        DeviceChoice, typer.Option(help="Where to compute; auto takes a GPU if there is one.")
+    ] = DeviceChoice.CPU,
     seed: Seed = 0,
     threads: Threads = None,
     include_patients: Annotated[
@@ -84,6 +88,7 @@ def fit(
         max_iter=max_iter,
         tol=tol,
         dtype=dtype.value,
+        device=device.value,
         n_jobs=threads,
         random_state=seed,
     )

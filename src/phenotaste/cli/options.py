@@ -41,6 +41,12 @@ class InitChoice(StrEnum):
     UNIFORM = "uniform"
 
 
+class DeviceChoice(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+    AUTO = "auto"
+
+
 class DtypeChoice(StrEnum):
     FLOAT64 = "float64"
     FLOAT32 = "float32"

@@ -15,11 +15,11 @@ from .root import poles
 SPREAD = 1e14  # eigenvalues of C from the cap (1e-7 of the largest singular value, squared) to the largest
 SOUND = 1e-5  # singular values of H are kept above this share of its largest, so that it can be inverted
 STRETCH = 1024  # entries of one feature that one block adds up
-PIECE_VISITS = 4_000_000
+PIECE_VISITS = 16_000_000  # in fewer visits, blocks that drew short patients wait for the others too often
 PIECE_ENTRIES = 2**30
 
-DATA = ("data", "indices", "indptr", "offsets", "norms", "mu", "right", "statics")
-MODEL = ("V", "VV", "FF", "H", "HT", "HH", "poles")
+DATA = ("data", "indices", "indptr", "offsets", "norms", "mu", "A")
+MODEL = ("VQ", "V", "VV", "F", "FF", "H", "HT", "HH", "poles")
 STATE = ("U", "other", "scaled", "W", "passive", "sums", "spare", "desks", "loss")
 POINTERS = (*DATA, *MODEL, *STATE)  # in the kernel's order
 
@@ -29,8 +29,8 @@ class Task(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_double) for name in ("reach", "tol", "hh")),
-        *((name, ctypes.c_int) for name in ("patients", "max_iter")),
+        *((name, ctypes.c_double) for name in ("lam", "reach", "tol", "hh")),
+        *((name, ctypes.c_int) for name in ("patients", "n_static", "max_iter")),
     )
 
 
@@ -77,6 +77,7 @@ class Room(NamedTuple):
 class Shared(NamedTuple):
     """A model on the device, with the products every patient needs."""
 
+    VQ: Any  # V in float32, rows padded to a multiple of four
     V: Any
     VV: Any
     F: Any
@@ -90,14 +91,17 @@ class Shared(NamedTuple):
     lam: float
 
 
-def scale_of(norm: float, entries: int) -> float:
+def scale_of(data: Array) -> float:
     """A power of two near the size of the data: divided by it, the data suit float32 whatever their unit."""
-    return 2.0 ** round(np.log2(norm / entries) / 2) if norm > 0 and entries > 0 else 1.0
+    largest = max(float(data.max(initial=0.0)), -float(data.min(initial=0.0)))
+    return float(2.0 ** round(np.log2(largest))) if largest > 0 else 1.0
 
 
 def piece_edges(shard: Shard, most_visits: int = PIECE_VISITS) -> Array:
     """Patients cut into pieces of at most so many visits, or one patient."""
     edges, K = [0], len(shard.offsets) - 1
+    pieces = -(-int(shard.offsets[-1]) // most_visits)
+    most_visits = -(-int(shard.offsets[-1]) // max(1, pieces))  # pieces of one size
     starts = shard.indptr[shard.offsets]
     while edges[-1] < K:
         first = edges[-1]
@@ -108,14 +112,13 @@ def piece_edges(shard: Shard, most_visits: int = PIECE_VISITS) -> Array:
 
 
 def cut(shard: Shard, weights: Weights, norms: Array, first: int, last: int, scale: float) -> Patients:
-    """Patients first..last in the kernel's terms, as CPU tensors; data and weights in units of `scale`."""
+    """Patients first..last in the kernel's terms, as CPU tensors: data as they are, the rest in units of `scale`."""
     import torch
 
     v0, v1 = int(shard.offsets[first]), int(shard.offsets[last])
     n0, n1 = int(shard.indptr[v0]), int(shard.indptr[v1])
-    data = (shard.data[n0:n1] / scale).astype(np.float32)
     return Patients(
-        data=torch.from_numpy(data),
+        data=torch.from_numpy(shard.data[n0:n1].astype(np.float32, copy=True)),
         indices=torch.from_numpy(shard.indices[n0:n1].astype(np.int32, copy=True)),
         indptr=torch.from_numpy((shard.indptr[v0 : v1 + 1] - n0).astype(np.int32)),
         offsets=torch.from_numpy((shard.offsets[first : last + 1] - v0).astype(np.int32)),
@@ -160,6 +163,7 @@ def share(model: Model, lam: float, scale: float, device: Any) -> Shared:
     F, lam = F * scale, lam / scale**2
     sound = invertible(H)
     return Shared(
+        VQ=put(np.pad(V, ((0, 0), (0, -V.shape[1] % 4)))).float(),
         V=put(V),
         VV=put(V.T @ V),
         F=put(F),
@@ -226,17 +230,17 @@ def run(
     loss: Any = None,
 ) -> None:
     """One launch over all patients of a piece."""
-    right = shared.lam * (patients.static @ shared.F)
-    statics = shared.lam * (patients.static**2).sum(1)
     tensors = patients._asdict() | shared._asdict() | room._asdict()
-    tensors |= {"right": right, "statics": statics, "loss": room.W if loss is None else loss}
+    tensors |= {"A": patients.static, "loss": room.W if loss is None else loss}
     tensors |= {"U": courses.now, "other": courses.other, "passive": courses.passive}
     task = Task(
         *(ctypes.c_void_p(tensors[name].data_ptr()) for name in POINTERS),
+        shared.lam,
         reach,
         tol,
         shared.hh,
         len(patients.norms),
+        patients.static.shape[1],
         max_iter,
     )
     launcher.patients(mode, task)

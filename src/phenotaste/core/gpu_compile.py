@@ -27,10 +27,14 @@ class Shape(NamedTuple):
     @property
     def room(self) -> int:
         """Doubles on a block's desk: ROOM of the kernel."""
-        R, (groups, warps) = self.rank, (max(1, self.threads // self.rank), max(1, self.threads // 32))
-        square = R * (R | 1) if R > POLES else R * (POLES + 1)
+        R, groups, warps = (
+            self.rank,
+            min(self.rank, max(1, self.threads // self.rank)),
+            max(1, self.threads // 32),
+        )
+        square = ((R * (R | 1) if R > POLES else R * (POLES + 1)) + 1) // 2 * 2
         second = square + (self.threads // self.split * (3 * (R | 1) + 1) + 1) // 2
-        vectors = 7 * R + (groups + warps) * R + 8 + warps
+        vectors = 7 * R + groups * R + 8 + warps
         return (max(4 * square, second) + vectors + (R + 8) // 2 + 2) // 2 * 2
 
     @property
@@ -40,8 +44,8 @@ class Shape(NamedTuple):
 
 
 def shape_for(rank: int) -> Shape:
-    threads = 32 if rank <= 16 else 64 if rank <= 32 else 128 if rank <= 48 else 256
-    return Shape(rank, threads, 1 if rank <= 32 else 2 if rank <= 48 else 4)
+    threads = 32 if rank <= 16 else 64 if rank <= 32 else 128 if rank <= 42 else 256 if rank <= 85 else 512
+    return Shape(rank, threads, max(1, threads // 64))  # tiles of 64 visits, or 32
 
 
 class Launcher:
@@ -61,7 +65,8 @@ class Launcher:
         held = 8 * self.shape.rank * self.shape.threads if self.in_global else bytes_needed
         fit = facts.shared_memory_per_multiprocessor // (held + RESERVED)
         self.at_once = max(1, min(fit, REGISTERS // self.shape.threads, 16))
-        self.blocks = self.at_once * facts.multi_processor_count
+        self.multiprocessors = facts.multi_processor_count
+        self.blocks = self.at_once * self.multiprocessors
         self.shared_bytes = 0 if self.in_global else bytes_needed
 
     @cached_property
@@ -90,7 +95,8 @@ class Launcher:
     def _kernel(self, mode: int, name: str, shared_bytes: int) -> ctypes.c_void_p:
         import torch
 
-        key = (*self.shape, mode, self.at_once, self.in_global, self._arch, torch.cuda.current_device())
+        device = (self.multiprocessors, self._arch, torch.cuda.current_device())
+        key = (*self.shape, mode, self.at_once, self.in_global, *device)
         return function(module(key), name, shared_bytes)
 
     def _launch(self, kernel: ctypes.c_void_p, blocks: int, shared_bytes: int, arguments: list[Any]) -> None:
@@ -107,8 +113,9 @@ class Launcher:
 
 @cache
 def module(key: tuple[Any, ...]) -> ctypes.c_void_p:
-    rank, threads, split, mode, at_once, in_global, arch, _ = key
+    rank, threads, split, mode, at_once, in_global, multiprocessors, arch, _ = key
     options = {"R": rank, "NT": threads, "SPLIT": split, "MODE": mode, "BLOCKS_AT_ONCE": at_once}
+    options["MULTIPROCESSORS"] = multiprocessors
     flags = [
         f"--gpu-architecture=sm_{arch}",
         "--std=c++17",

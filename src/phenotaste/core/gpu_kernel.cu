@@ -11,11 +11,13 @@
 #define POLES 32   // of the sum for C^(-1/2), one for each lane of a warp
 #define HALF (POLES / 2)
 #define LD (R | 1)  // odd rows of squares: no two lanes of a column meet in one bank
-#define SQUARE (R > POLES ? R * LD : R * (POLES + 1))
+#define SQUARE (((R > POLES ? R * LD : R * (POLES + 1)) + 1) / 2 * 2)
 
 #ifdef __CUDACC__
 #define DEV static __device__ __forceinline__
-#define TID ((int)threadIdx.x)
+// Blocks on one multiprocessor count their threads from different warps on: a warp that has more to do than the
+// others then sits on another of its four schedulers in each of them.
+#define TID ((int)(threadIdx.x + blockIdx.x / MULTIPROCESSORS * 32) % NT)
 #define LANES 32
 #define SYNC() __syncthreads()
 #define SYNC_WARP() __syncwarp()
@@ -24,6 +26,7 @@
 #define BLOCKS ((int)gridDim.x)
 #define KERNEL extern "C" __global__ void __launch_bounds__(NT, BLOCKS_AT_ONCE)
 #define UNROLL _Pragma("unroll")
+#define UNROLL_FEW _Pragma("unroll 4")
 DEV double sum_warp(double x) {
   for (int far = 16; far > 0; far /= 2) x += __shfl_xor_sync(~0u, x, far);
   return x;
@@ -40,7 +43,22 @@ DEV double over(double x) {  // 1 / x: the approximation and two steps of Newton
   y = y * fma(-x, y, 2.0);
   return y * fma(-x, y, 2.0);
 }
+DEV double over_root(double x) {
+  double y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  y = y * fma(-0.5 * x * y, y, 1.5);
+  return y * fma(-0.5 * x * y, y, 1.5);
+}
 DEV double cosine_of_pi(double x) { return cospi(x); }
+DEV void expect(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+#define SLOTS 1
+#define FOR_COLUMN(s, g, r) if (const int s = 0, g = TID / R, r = TID % R; s < SLOTS && g < GROUPS)
+DEV double of_lane(const double *mine, int i) {  // entry i of a vector that the lanes of a warp hold
+  double x = mine[0];
+  UNROLL
+  for (int h = 1; h < (R + 31) / 32; h++) x = i / 32 == h ? mine[h] : x;
+  return __shfl_sync(~0u, x, i % 32);
+}
 #else
 #include <math.h>
 #include <stdlib.h>
@@ -54,15 +72,23 @@ DEV double cosine_of_pi(double x) { return cospi(x); }
 #define BLOCKS 1
 #define KERNEL extern "C" void
 #define UNROLL
+#define UNROLL_FEW
 DEV double sum_warp(double x) { return x; }
 DEV double max_warp(double x) { return x; }
 DEV float from_lane(float x, int) { return x; }
 DEV bool anybody(bool wanted) { return wanted; }
 DEV double over(double x) { return 1.0 / x; }
+DEV double over_root(double x) { return 1.0 / sqrt(x); }
 DEV double cosine_of_pi(double x) { return cos(M_PI * x); }
+DEV void expect(const void *) {}
 struct float4 { float x, y, z, w; };
+struct double2 { double x, y; };
+DEV double of_lane(const double *mine, int i) { return mine[i]; }
 DEV void atomicAdd(int *to, int by) { *to += by; }
+DEV void atomicAdd(double *to, double by) { *to += by; }
 DEV void atomicMax(int *to, int by) { *to = *to > by ? *to : by; }
+#define SLOTS R  // the one thread stands in for all
+#define FOR_COLUMN(s, g, r) for (int s = 0, g = 0, r = 0; s < SLOTS; s++, r = s)
 #endif
 
 #define WARPS (NT / LANES)
@@ -71,8 +97,13 @@ DEV void atomicMax(int *to, int by) { *to = *to > by ? *to : by; }
 #define FOR(i, n) for (int i = TID; i < (n); i += NT)
 #define FOR_LANE(i, first, n) for (int i = (first) + LANE; i < (n); i += LANES)
 #define TILE (NT / SPLIT)                    // visits at a time
-#define GROUPS (NT >= R ? NT / R : 1)        // threads that share a column
-#define FOR_COLUMN(g, r) for (int t_ = TID, g = t_ / R, r = t_ % R; t_ < GROUPS * R; t_ += NT, g = t_ / R, r = t_ % R)
+// A thread's own column of a square, and EACH rows of it, kept in registers: those of its group g.
+#define GROUPS (NT / R > R ? R : NT > R ? NT / R : 1)
+#define EACH (((R + GROUPS - 1) / GROUPS + 1) / 2 * 2)
+#define PAD (GROUPS * EACH)
+#define SPAN ((R + LANES - 1) / LANES)       // entries of a vector that each lane of a warp holds
+#define FOR_SPAN(h, i) for (int h = 0, i = LANE; h < SPAN; h++, i += LANES)
+#define QUADS ((R + 3) / 4)
 #define MINE ((R + SPLIT - 1) / SPLIT)       // phenotypes of a row that one thread sweeps
 #define ROW ((MINE + 3) / 4 * 4)
 #define SIDE (R > 24 ? 4 : R > 5 ? 2 : 1)    // of the square of entries that a thread multiplies
@@ -89,9 +120,9 @@ struct Task {
   const int *indices, *indptr, *offsets;
   const double *norms;   // ‖X_k‖²
   const double *mu;
-  const double *right;   // λ Fᵀa, patients × R
-  const double *statics; // λ ‖a‖²
-  const double *V, *VV, *FF, *H, *HT, *HH, *poles;  // FF = λFᵀF; H fit to be inverted, HH = HᵀH as it is
+  const double *A;       // static features, patients × n_static
+  const float *VQ;       // V in fours, patched up with zeros
+  const double *V, *VV, *F, *FF, *H, *HT, *HH, *poles;  // FF = λFᵀF; H fit to be inverted, HH = HᵀH as it is
   float *U, *other, *scaled;  // courses; those before and after; the new ones times the scores
   double *W;
   unsigned *passive;     // which scores were positive last time: where the exact solution is looked for first
@@ -99,18 +130,18 @@ struct Task {
   double *spare;         // for each block: T of patients with many visits
   double *desks;         // for each block: all of its desk, where that is too large to share
   double *loss;          // patients × 3: visits, uniqueness term, ‖UᵀU − HᵀH‖²
-  double reach, tol, hh; // hh = ‖H‖²
-  int patients, max_iter;
+  double lam, reach, tol, hh;  // hh = ‖H‖²
+  int patients, n_static, max_iter;
 };
 
 struct Desk {
   double *S0, *S1, *S2, *S3;                        // squares
-  double *w, *b, *d, *e, *tau, *inv, *y, *part, *q;  // vectors; part and q one for each group or warp
+  double *w, *b, *right, *d, *e, *inv, *y, *part;   // vectors; right = λFᵀa, part one for each group
   double *cell;                                     // single numbers
   int *passive, *count;
 };
 
-#define VECTORS (7 * R + GROUPS * R + WARPS * R + 8 + WARPS)
+#define VECTORS (7 * R + GROUPS * R + 8 + WARPS)
 #define WORDS ((R + 8) / 2 + 1)
 #define PASS2 (SQUARE + (TILE * (3 * (R | 1) + 1) + 1) / 2)
 #define BODY (4 * SQUARE > PASS2 ? 4 * SQUARE : PASS2)
@@ -120,8 +151,8 @@ struct Desk {
 DEV Desk set_up(double *room) {
   Desk k;
   k.S0 = room, k.S1 = k.S0 + SQUARE, k.S2 = k.S1 + SQUARE, k.S3 = k.S2 + SQUARE;
-  k.w = room + BODY, k.b = k.w + R, k.d = k.b + R, k.e = k.d + R, k.tau = k.e + R, k.inv = k.tau + R;
-  k.y = k.inv + R, k.part = k.y + R, k.q = k.part + GROUPS * R, k.cell = k.q + WARPS * R;
+  k.w = room + BODY, k.b = k.w + R, k.d = k.b + R, k.e = k.d + R, k.inv = k.e + R, k.y = k.inv + R;
+  k.right = k.y + R, k.part = k.right + R, k.cell = k.part + GROUPS * R;
   k.passive = (int *)(k.cell + 8 + WARPS), k.count = k.passive + R;
   return k;
 }
@@ -137,6 +168,39 @@ DEV double sum_block(double x, Desk k) {
 }
 
 // out(i, j) = Σ_k a[k, i] b[k, j]: every product here has this form, so that neighbours read neighbours.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// By the tensor cores, in double: a warp makes 8 × 16 entries at a time.
+DEV void tensor(double (&c)[2], double a, double b) {
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
+      : "+d"(c[0]), "+d"(c[1])
+      : "d"(a), "d"(b));
+}
+
+template <class A, class B, class Out>
+DEV void multiply(const A *a, int lda, const B *b, int ldb, int inner, int ni, int nj, Out out) {
+  const int TJ = (nj + 15) / 16, deep = LANE % 4, wide = LANE / 4;
+  for (int task = WARP; task < (ni + 7) / 8 * TJ; task += WARPS) {
+    const int i = task / TJ * 8 + wide, j = task % TJ * 16 + wide;
+    const A *p = a + (i < ni ? i : ni - 1);
+    const B *q = b + (j < nj ? j : nj - 1), *r = b + (j + 8 < nj ? j + 8 : nj - 1);
+    double c[2] = {0, 0}, d[2] = {0, 0};
+    UNROLL_FEW
+    for (int k = 0; k < inner; k += 4) {
+      const bool in = k + deep < inner;
+      const int at = in ? k + deep : 0;
+      const double x = in ? (double)p[at * lda] : 0;
+      tensor(c, x, (double)q[at * ldb]);
+      tensor(d, x, (double)r[at * ldb]);
+    }
+    UNROLL
+    for (int n = 0; n < 2; n++) {
+      const int column = task % TJ * 16 + 2 * deep + n;
+      if (i < ni && column < nj) out(i, column, c[n]);
+      if (i < ni && column + 8 < nj) out(i, column + 8, d[n]);
+    }
+  }
+}
+#else
 template <class A, class B, class Out>
 DEV void multiply(const A *a, int lda, const B *b, int ldb, int inner, int ni, int nj, Out out) {
   const int TI = (ni + SIDE - 1) / SIDE, TJ = (nj + SIDE - 1) / SIDE;
@@ -170,7 +234,31 @@ DEV void multiply(const A *a, int lda, const B *b, int ldb, int inner, int ni, i
   }
 }
 
-// One entry of B = X V.
+#endif
+
+// B = X V of some visits, four phenotypes a thread.
+DEV void read_visits(const Task &t, int first, int rows, float *B) {
+  FOR(n, rows * QUADS) {
+    const int i = n / QUADS, q = n % QUADS;
+    const float4 *V = (const float4 *)t.VQ + q;
+    float4 sum = {0, 0, 0, 0};
+    const int end = t.indptr[first + i + 1];
+    UNROLL_FEW
+    for (int m = t.indptr[first + i]; m < end; m++) {
+      const float x = t.data[m];
+      const float4 v = V[(long long)t.indices[m] * QUADS];
+      sum.x = fmaf(x, v.x, sum.x), sum.y = fmaf(x, v.y, sum.y);
+      sum.z = fmaf(x, v.z, sum.z), sum.w = fmaf(x, v.w, sum.w);
+    }
+    float *to = B + i * (R | 1) + 4 * q;
+    to[0] = sum.x;
+    if (4 * q + 1 < R) to[1] = sum.y;
+    if (4 * q + 2 < R) to[2] = sum.z;
+    if (4 * q + 3 < R) to[3] = sum.w;
+  }
+}
+
+// One entry of B in double.
 DEV double visit(const Task &t, int i, int r) {
   double total = 0;
   for (int n = t.indptr[i]; n < t.indptr[i + 1]; n++)
@@ -211,28 +299,35 @@ DEV void start_courses(const Task &t, int first, int visits, float *U, Desk k) {
   }
 }
 
-// G = UᵀU into S0 and colsum(U∘B) into b, from the courses extrapolated by `reach`.
+// G = UᵀU into S0 and colsum(U∘B) into b, from the courses extrapolated by `reach`; B is kept in `scaled` meanwhile.
 DEV void look(const Task &t, int first, int visits, const float *U, const float *before, double reach, Desk k) {
-  double *tile = k.S1;
-  FOR(n, R * R) k.S0[n / R * LD + n % R] = 0;
-  FOR_COLUMN(g, r) k.part[g * R + r] = 0;
+  double *tile = k.S1, *G = k.S0;
+  float *B = (float *)(tile + TILE * R);
+  FOR(n, R * R) G[n / R * LD + n % R] = 0;
+  FOR(n, GROUPS * R) k.part[n] = 0;
   SYNC();
   for (int at = 0; at < visits; at += TILE) {
     const int rows = visits - at < TILE ? visits - at : TILE;
+    UNROLL_FEW
     FOR(n, rows * R) {
       float now = U[at * R + n];
       tile[n] = reach > 0 ? ahead(now, before[at * R + n], (float)reach) : now;
     }
+    if (MODE != SCORE) read_visits(t, first + at, rows, B);
     SYNC();
-    FOR_COLUMN(g, r) {
+    FOR_COLUMN(s, g, r) {
       double total = k.part[g * R + r];
       for (int i = g; i < rows; i += GROUPS) {
-        double u = tile[i * R + r];
-        if (u != 0) total = fma(u, visit(t, first + at + i, r), total);
+        if (MODE == SCORE) {
+          total = fma(tile[i * R + r], visit(t, first + at + i, r), total);
+        } else {
+          const float b = B[i * (R | 1) + r];
+          total = fma(tile[i * R + r], (double)b, total);
+          t.scaled[(long long)(first + at + i) * R + r] = b;
+        }
       }
       k.part[g * R + r] = total;
     }
-    double *G = k.S0;
     multiply(tile, R, tile, R, rows, R, R, [=](int i, int j, double x) { G[i * LD + j] += x; });
     SYNC();
   }
@@ -244,63 +339,84 @@ DEV void look(const Task &t, int first, int visits, const float *U, const float 
   SYNC();
 }
 
-// x = w on the passive set, by elimination: a dependent column is left out, the others fit just as well.
+// w on the passive set, by elimination: a dependent column is left out, the others fit just as well.
+// The square is in registers; row c goes to S1, for all to see, when its turn comes.
 DEV void solve_passive(const double *gram, const double *b, Desk k) {
-  double *A = k.S1, *y = k.y, *x = k.w;
-  FOR(n, R * R) {
-    int i = n / R, j = n % R;
-    A[i * LD + j] = k.passive[i] && k.passive[j] ? gram[i * LD + j] : 0;
+  double *A = k.S1;  // rows of PAD: runs into S2
+  double own[SLOTS][EACH], y[SPAN];
+  UNROLL
+  FOR_SPAN(h, i) y[h] = i < R && k.passive[i] ? b[i] : 0;
+  FOR_COLUMN(s, g, j) {
+    const bool mine = k.passive[j];
+    UNROLL
+    for (int e = 0; e < EACH; e++) {
+      const int i = g * EACH + e;
+      own[s][e] = mine && i < R && k.passive[i] ? gram[i * LD + j] : 0;
+    }
   }
-  FOR(r, R) y[r] = k.passive[r] ? b[r] : 0, x[r] = 0, k.inv[r] = 0;
-  SYNC();
   for (int c = 0; c < R; c++) {
     if (!k.passive[c]) continue;
-    const double pivot = A[c * LD + c], least = DEPENDENT * gram[c * LD + c];
-    const double inverse = pivot > (least > TINY ? least : TINY) ? over(pivot) : 0;
-    if (TID == 0) k.inv[c] = inverse;
-    if (inverse != 0) {
-      FOR_COLUMN(g, j) {
-        if (j > c)
-          for (int i = c + 1 + g; i < R; i += GROUPS) {
-            double f = A[c * LD + i] * inverse;
-            if (f != 0) A[i * LD + j] = fma(-f, A[c * LD + j], A[i * LD + j]);
-          }
-        if (g == 0 && j > c) y[j] = fma(-A[c * LD + j] * inverse, y[c], y[j]);
-      }
+    FOR_COLUMN(s, g, j) if (j == c) {
+      UNROLL
+      for (int e = 0; e < EACH; e++) A[c * PAD + g * EACH + e] = own[s][e];
     }
     SYNC();
-  }
-  if (WARP == 0)
-    for (int c = R - 1; c >= 0; c--) {
-      if (!k.passive[c]) continue;
-      const double found = y[c] * k.inv[c];
-      SYNC_WARP();
-      if (LANE == 0) x[c] = found;
-      FOR_LANE(i, 0, c) y[i] = fma(-A[i * LD + c], found, y[i]);
-      SYNC_WARP();
+    const double pivot = A[c * PAD + c], least = DEPENDENT * gram[c * LD + c];
+    const double inverse = pivot > (least > TINY ? least : TINY) ? over(pivot) : 0;
+    if (TID == 0) k.inv[c] = inverse;
+    if (WARP == 0) {  // the right-hand side goes along, held by the warp that will solve for it
+      const double f = -inverse * of_lane(y, c);
+      UNROLL
+      FOR_SPAN(h, i) if (i > c && i < R) y[h] = fma(f, A[c * PAD + i], y[h]);
     }
+    FOR_COLUMN(s, g, j) if (g * EACH + EACH - 1 > c) {
+      const double f = -inverse * A[c * PAD + j];
+      const double2 *row = (const double2 *)(A + c * PAD + g * EACH);
+      UNROLL
+      for (int e = 0; e < EACH; e += 2) {
+        const double2 x = row[e / 2];
+        own[s][e] = fma(f, x.x, own[s][e]), own[s][e + 1] = fma(f, x.y, own[s][e + 1]);
+      }
+    }
+  }
+  SYNC();
+  if (WARP == 0) {
+    for (int c = R - 1; c >= 0; c--) {
+      const double found = k.passive[c] ? k.inv[c] * of_lane(y, c) : 0;
+      if (LANE == 0) k.w[c] = found;
+      if (found != 0) {
+        UNROLL
+        FOR_SPAN(h, i) if (i < c && k.passive[i]) y[h] = fma(-A[i * PAD + c], found, y[h]);
+      }
+    }
+  }
   SYNC();
 }
 
-// Marks which coordinates are on the wrong side; returns how many.
+// Marks in `inv` which coordinates are on the wrong side, and the last of them in count[1]; returns how many.
 DEV int count_wrong(const double *gram, const double *b, Desk k, double *noise) {
-  FOR(r, R) k.y[r] = k.w[r] * k.w[r] * gram[r * LD + r];
+  double *value = k.S1, *size = value + GROUPS * R;  // of the slopes, each group's part
+  FOR_COLUMN(s, g, r) {
+    double sum = 0, terms = 0;
+    for (int i = g * EACH; i < (g + 1) * EACH && i < R; i++) {
+      const double term = gram[i * LD + r] * k.w[i];
+      sum += term, terms += fabs(term);
+    }
+    value[g * R + r] = sum, size[g * R + r] = terms;
+  }
   if (TID == 0) k.count[0] = 0, k.count[1] = -1;
-  SYNC();
   double top = 0;
-  for (int r = 0; r < R; r++) top = k.y[r] > top ? k.y[r] : top;
-  *noise = ROUNDING * ROUNDING * top;
+  FOR_LANE(r, 0, R) top = fmax(top, k.w[r] * k.w[r] * gram[r * LD + r]);
+  *noise = ROUNDING * ROUNDING * max_warp(top);
+  SYNC();
   FOR(r, R) {
     bool wrong = false;
     if (k.passive[r]) {
-      wrong = k.w[r] < 0 && k.y[r] > *noise;
+      wrong = k.w[r] < 0 && k.w[r] * k.w[r] * gram[r * LD + r] > *noise;
     } else if (gram[r * LD + r] > TINY) {
-      double value = -b[r], size = fabs(b[r]);
-      for (int s = 0; s < R; s++) {
-        double term = gram[s * LD + r] * k.w[s];
-        value += term, size += fabs(term);
-      }
-      wrong = value < -ROUNDING * size;
+      double sum = -b[r], terms = fabs(b[r]);
+      for (int g = 0; g < GROUPS; g++) sum += value[g * R + r], terms += size[g * R + r];
+      wrong = sum < -ROUNDING * terms;
     }
     k.inv[r] = wrong;
     if (wrong) atomicAdd(&k.count[0], 1), atomicMax(&k.count[1], r);
@@ -317,7 +433,12 @@ DEV void solve_scores(const Task &t, int patient, Desk k) {
     gram[i * LD + j] = fma(k.S0[i * LD + j], t.VV[n], t.FF[n]);
   }
   FOR(r, R) {
-    k.b[r] += t.right[(long long)patient * R + r];
+    const double *a = t.A + (long long)patient * t.n_static;
+    double right = 0;
+    UNROLL_FEW
+    for (int p = 0; p < t.n_static; p++) right = fma(a[p], t.F[p * R + r], right);
+    k.right[r] = t.lam * right;
+    k.b[r] += k.right[r];
     k.passive[r] = t.passive[(long long)patient * MASKS + r / 32] >> (r % 32) & 1;
   }
   SYNC();
@@ -359,49 +480,93 @@ DEV void solve_scores(const Task &t, int patient, Desk k) {
     }
 }
 
-// S1 = P tridiagonal Pᵀ by reflections I − τvvᵀ; v stays in its row.
+// S1 = P tridiagonal Pᵀ by reflections I − τvvᵀ, and S2 = Pᵀ S2 with them; both in registers on the way.
 DEV void to_tridiagonal(Desk k) {
-  double *A = k.S1;
+  double *row = k.S1, *v = k.S3 + WARP * 2 * PAD, *q = v + PAD, *p = k.S0, *z = p + GROUPS * R;
+  double a[SLOTS][EACH], x[SLOTS][EACH];
+  FOR_COLUMN(s, g, j) {
+    UNROLL
+    for (int e = 0; e < EACH; e++) {
+      const int i = g * EACH + e;
+      a[s][e] = i < R ? k.S1[i * LD + j] : 0, x[s][e] = i < R ? k.S2[i * LD + j] : 0;
+    }
+  }
+  FOR_LANE(i, R, PAD) v[i] = q[i] = 0;
+  SYNC();
   for (int c = 0; c < R - 2; c++) {
-    double rest = 0;
-    FOR_LANE(j, c + 2, R) rest = fma(A[c * LD + j], A[c * LD + j], rest);
-    rest = sum_warp(rest);
-    const double x = A[c * LD + c + 1];
-    const bool flat = !(rest > 1e-290);
-    const double alpha = flat ? x : -copysign(sqrt(fma(x, x, rest)), x);
-    const double v0 = x - alpha, tau = flat ? 0 : -1 / (alpha * v0);
-    if (!flat)
-      FOR_COLUMN(g, i) if (i > c) {
-        double total = g == 0 ? A[(c + 1) * LD + i] * v0 : 0;
-        for (int j = c + 1 + (g == 0 ? GROUPS : g); j < R; j += GROUPS)
-          total = fma(A[j * LD + i], A[c * LD + j], total);
-        k.part[g * R + i] = total;
-      }
-    SYNC();  // from here on nobody reads x
-    if (TID == 0) k.d[c] = A[c * LD + c], k.e[c] = alpha, k.tau[c] = tau, A[c * LD + c + 1] = v0;
-    if (!flat) {
-      double *q = k.q + WARP * R, dot = 0;
-      FOR_LANE(i, c + 1, R) {
-        double p = 0;
-        for (int g = 0; g < GROUPS; g++) p += k.part[g * R + i];
-        q[i] = p * tau;
-        dot = fma(i == c + 1 ? v0 : A[c * LD + i], p * tau, dot);
-      }
-      dot = 0.5 * tau * sum_warp(dot);
-      FOR_LANE(i, c + 1, R) q[i] -= dot * (i == c + 1 ? v0 : A[c * LD + i]);
-      SYNC_WARP();
-      FOR_COLUMN(g, i) if (i > c) {
-        const double vi = i == c + 1 ? v0 : A[c * LD + i], qi = q[i];
-        for (int j = c + 1 + g; j < R; j += GROUPS) {
-          const double vj = j == c + 1 ? v0 : A[c * LD + j];
-          A[j * LD + i] = fma(-vj, qi, fma(-q[j], vi, A[j * LD + i]));
-        }
-      }
+    FOR_COLUMN(s, g, j) if (j == c) {
+      UNROLL
+      for (int e = 0; e < EACH; e++) row[g * EACH + e] = a[s][e];
     }
     SYNC();
+    double mine[SPAN], rest = 0;
+    UNROLL
+    FOR_SPAN(h, i) {
+      mine[h] = i > c && i < R ? row[i] : 0;
+      if (i > c + 1) rest = fma(mine[h], mine[h], rest);
+    }
+    rest = sum_warp(rest);
+    const double head = row[c + 1], size = fma(head, head, rest);
+    const bool flat = !(rest > 1e-290);
+    const double alpha = flat ? head : -copysign(size * over_root(size), head);
+    const double v0 = head - alpha, tau = flat ? 0 : -over(alpha * v0);
+    if (TID == 0) k.d[c] = row[c], k.e[c] = alpha;
+    UNROLL
+    FOR_SPAN(h, i) {
+      if (i == c + 1) mine[h] = v0;
+      if (i < R) v[i] = mine[h];
+    }
+    SYNC_WARP();
+    FOR_COLUMN(s, g, j) {
+      double along = 0, along2 = 0, across = 0, across2 = 0;
+      const double2 *at = (const double2 *)(v + g * EACH);
+      if (g * EACH + EACH - 1 > c) {
+        UNROLL
+        for (int e = 0; e < EACH; e += 2) {
+          const double2 w = at[e / 2];
+          along = fma(a[s][e], w.x, along), across = fma(x[s][e], w.x, across);
+          along2 = fma(a[s][e + 1], w.y, along2), across2 = fma(x[s][e + 1], w.y, across2);
+        }
+      }
+      p[g * R + j] = along + along2, z[g * R + j] = across + across2;
+    }
+    SYNC();
+    double dot = 0, turned[SPAN];
+    UNROLL
+    FOR_SPAN(h, i) {
+      double total = 0;
+      if (i > c && i < R)
+        for (int g = 0; g < GROUPS; g++) total += p[g * R + i];
+      turned[h] = total * tau;
+      dot = fma(mine[h], turned[h], dot);
+    }
+    dot = -0.5 * tau * sum_warp(dot);
+    UNROLL
+    FOR_SPAN(h, i) if (i < R) q[i] = fma(dot, mine[h], turned[h]);
+    SYNC_WARP();
+    FOR_COLUMN(s, g, j) if (g * EACH + EACH - 1 > c) {
+      const double vj = -v[j], qj = -q[j];
+      double zj = 0;
+      for (int h = 0; h < GROUPS; h++) zj += z[h * R + j];
+      zj *= -tau;
+      const double2 *at = (const double2 *)(v + g * EACH), *by = (const double2 *)(q + g * EACH);
+      UNROLL
+      for (int e = 0; e < EACH; e += 2) {
+        const double2 w = at[e / 2], u = by[e / 2];
+        a[s][e] = fma(w.x, qj, fma(u.x, vj, a[s][e])), x[s][e] = fma(w.x, zj, x[s][e]);
+        a[s][e + 1] = fma(w.y, qj, fma(u.y, vj, a[s][e + 1])), x[s][e + 1] = fma(w.y, zj, x[s][e + 1]);
+      }
+    }
   }
-  const int last = R > 1 ? R - 2 : 0;
-  if (TID == 0) k.e[last] = A[last * LD + R - 1], k.d[last] = A[last * (LD + 1)], k.d[R - 1] = A[(R - 1) * (LD + 1)];
+  FOR_COLUMN(s, g, j) {
+    UNROLL
+    for (int e = 0; e < EACH; e++) {
+      const int i = g * EACH + e;
+      if (i < R) k.S2[i * LD + j] = x[s][e];
+      if (i == j && i >= R - 2) k.d[i] = a[s][e];
+      if (i == R - 2 && j == R - 1) k.e[i] = a[s][e];
+    }
+  }
   SYNC();
 }
 
@@ -437,34 +602,6 @@ DEV void open_poles(const Task &t, Desk k) {
   }
 }
 
-// S2 = Pᵀ S2: each column by two threads of one warp, who own its odd and its even rows.
-DEV void turn(Desk k, int me, int many) {
-  double *X = k.S2, *A = k.S1;
-  const int pair = LANES > 1 ? 2 : 1;
-  for (int first = 0; first < R; first += many / pair) {
-    const int c = first + me / pair, odd = me % pair, column = c < R ? c : R - 1;
-    for (int step = 0; step < R - 2; step++) {
-      const double tau = k.tau[step];
-      if (tau == 0) continue;
-      const double *v = A + step * LD;
-      double dot = 0, dot2 = 0;
-      int i = step + 1 + odd;
-      for (; i + pair < R; i += 2 * pair) {
-        dot = fma(v[i], X[i * LD + column], dot);
-        dot2 = fma(v[i + pair], X[(i + pair) * LD + column], dot2);
-      }
-      if (i < R) dot = fma(v[i], X[i * LD + column], dot);
-      dot += dot2;
-#ifdef __CUDACC__
-      dot += __shfl_xor_sync(~0u, dot, 1);
-#endif
-      dot *= -tau;
-      if (c < R)
-        for (int i = step + 1 + odd; i < R; i += pair) X[i * LD + column] = fma(dot, v[i], X[i * LD + column]);
-    }
-  }
-}
-
 // S1 = Σ_p w_p (T + s_p)⁻¹ from its ratios: half of the poles below the diagonal, the other half above, then both.
 DEV void add_up(Desk k) {
   double *F = k.S1, *ratio = k.S0, *diagonal = k.S3;
@@ -475,7 +612,7 @@ DEV void add_up(Desk k) {
     UNROLL
     for (int p = 0; p < HALF; p++) c[p] = 0;
     for (int j = i / 32 * 32; j < R; j++) {
-      double total = 0, total2 = 0;
+      double total[4] = {0, 0, 0, 0};
       UNROLL
       for (int p = 0; p < HALF; p++) c[p] *= ratio[j * POLES + p0 + p];
       if (j == i) {
@@ -483,10 +620,10 @@ DEV void add_up(Desk k) {
         for (int p = 0; p < HALF; p++) c[p] = diagonal[j * POLES + p0 + p];
       }
       UNROLL
-      for (int p = 0; p < HALF; p += 2) total += c[p], total2 += c[p + 1];
-      total += total2;
-      if (i < R && j == i) (half ? k.inv[i] : F[i * LD + i]) = total;
-      if (i < R && j > i) F[half ? i * LD + j : j * LD + i] = total;
+      for (int p = 0; p < HALF; p++) total[p % 4] += c[p];
+      const double sum = (total[0] + total[1]) + (total[2] + total[3]);
+      if (i < R && j == i) (half ? k.inv[i] : F[i * LD + i]) = sum;
+      if (i < R && j > i) F[half ? i * LD + j : j * LD + i] = sum;
     }
   }
   SYNC();
@@ -534,12 +671,6 @@ DEV void inverse_root(const Task &t, Desk k) {
   SYNC();
   to_tridiagonal(k);
   if (WARP == 0) open_poles(t, k);
-  if (WARPS == 1) {
-    SYNC_WARP();
-    turn(k, TID, NT);
-  } else if (WARP > 0) {
-    turn(k, TID - LANES, NT - LANES);
-  }
   SYNC();
   add_up(k);
 }
@@ -572,6 +703,7 @@ DEV void sweep(const float *gram, const float *step, float (&u)[MINE], float (&s
   const int part = TID % SPLIT;
   UNROLL
   for (int r = 0; r < R; r++) {  // slope = G u − right, from −right
+    if (step[r] < 0) continue;
     const float x = from_lane(u[r / SPLIT], r % SPLIT);
     if (anybody(x != 0)) add_row(gram, r, x, slope);
   }
@@ -579,6 +711,11 @@ DEV void sweep(const float *gram, const float *step, float (&u)[MINE], float (&s
     UNROLL
     for (int r = 0; r < R; r++) {
       const float now = u[r / SPLIT];
+      if (step[r] < 0) {  // without a score it stands alone: right / μ
+        const float to = slope[r / SPLIT] * step[r];
+        if (part == r % SPLIT) u[r / SPLIT] = to > 0 ? to : (to == to ? 0.0f : to);
+        continue;
+      }
       float to = fmaf(-slope[r / SPLIT], step[r], now);
       to = to > 0 ? to : (to == to ? 0.0f : to);
       const float move = from_lane(to - now, r % SPLIT);
@@ -592,11 +729,12 @@ DEV void sweep(const float *gram, const float *step, float (&u)[MINE], float (&s
 DEV void solve_courses(const Task &t, int first, int at, int rows, double mu, const float *U, const float *before,
                        double reach, Desk k) {
   float *old = (float *)(k.S0 + SQUARE), *pull = old + R * TILE, *B = pull + TILE * (R | 1);
+  UNROLL_FEW
   FOR(n, rows * R) {
     const int i = n / R, r = n % R;
     float now = U[at * R + n];
     old[r * TILE + i] = reach > 0 ? ahead(now, before[at * R + n], (float)reach) : now;
-    B[i * (R | 1) + r] = (float)visit(t, first + at + i, r);
+    B[i * (R | 1) + r] = t.scaled[(long long)(first + at) * R + n];
   }
   SYNC();
   if (mu > 0)
@@ -611,7 +749,7 @@ DEV void solve_courses(const Task &t, int first, int at, int rows, double mu, co
   }
   FOR(r, R) {
     const float size = (float)(k.w[r] * k.w[r] * t.VV[r * R + r] + mu);
-    step[r] = size > 1e-30f ? 1 / size : 0;
+    step[r] = size > 1e-30f ? (k.w[r] == 0 ? -1 : 1) / size : 0;
   }
   SYNC();
   float u[MINE], slope[MINE];
@@ -622,7 +760,7 @@ DEV void solve_courses(const Task &t, int first, int at, int rows, double mu, co
     u[s] = r < R ? old[r * TILE + i] : 0;
     slope[s] = r < R ? -fmaf(B[i * (R | 1) + r], (float)k.w[r], (float)mu * pull[i * (R | 1) + r]) : 0;
   }
-  sweep(gram, step, u, slope);
+  if (WARP * LANES / SPLIT < rows) sweep(gram, step, u, slope);
   SYNC();
   double *fresh = k.S0;  // over the Gram matrix and the old courses, which nobody needs any more
   UNROLL
@@ -657,12 +795,12 @@ DEV double advance(const Task &t, int patient, int first, int visits, double mu,
         loss += u * (mu * (u - 2.0 * pull[m]) - 2.0 * w[n % R] * B[m]);
       }
     }
-    if (keep) {
+    if (keep) {  // atomic only so as not to wait: nobody else adds to these
       multiply(fresh, R, fresh, R, rows, R, R,
-               [=](int i, int j, double x) { sums[i * R + j] = fma(w[i] * w[j], x, sums[i * R + j]); });
+               [=](int i, int j, double x) { atomicAdd(sums + i * R + j, w[i] * w[j] * x); });
       if (mu > 0)
         multiply(pull, R | 1, fresh, R, rows, R, R,
-                 [=](int i, int j, double x) { sums[R * R + i * R + j] = fma(mu, x, sums[R * R + i * R + j]); });
+                 [=](int i, int j, double x) { atomicAdd(sums + R * R + i * R + j, mu * x); });
     } else {
       double *mine = &loss;
       multiply(fresh, R, fresh, R, rows, R, R,
@@ -671,11 +809,28 @@ DEV double advance(const Task &t, int patient, int first, int visits, double mu,
     SYNC();
   }
   if (keep) return 0;
+  FOR(p, t.n_static) {
+    const double a = t.A[(long long)patient * t.n_static + p];
+    loss = fma(t.lam * a, a, loss);
+  }
   FOR(r, R) {
-    loss -= 2 * k.w[r] * t.right[(long long)patient * R + r];
+    loss -= 2 * k.w[r] * k.right[r];
     for (int s = 0; s < R; s++) loss = fma(k.w[r] * k.w[s], t.FF[r * R + s], loss);
   }
-  return sum_block(loss, k) + t.norms[patient] + t.statics[patient] + mu * t.hh;
+  return sum_block(loss, k) + t.norms[patient] + mu * t.hh;
+}
+
+// What the next patient's step reads first is fetched while this one's goes on.
+DEV void expect_patient(const Task &t, int patient) {
+  if (patient >= t.patients) return;
+  const int first = t.offsets[patient], last = t.offsets[patient + 1];
+  const int entry = t.indptr[first], end = t.indptr[last];
+  const int line = 32;  // numbers in 128 bytes
+  for (long long n = (long long)first * R + TID * line; n < (long long)last * R; n += NT * line) {
+    expect(t.U + n);
+    if (t.reach > 0) expect(t.other + n);
+  }
+  for (int n = entry + TID * line; n < end; n += NT * line) expect(t.data + n), expect(t.indices + n);
 }
 
 DEV void score(const Task &t, int patient, double norm, double mu, Desk k) {
@@ -684,7 +839,7 @@ DEV void score(const Task &t, int patient, double norm, double mu, Desk k) {
     const int i = n / R, j = n % R;
     const double g = k.S0[i * LD + j];
     fit = fma(k.w[i] * k.w[j] * t.VV[n], g, fit);
-    if (i == j) fit -= 2 * k.w[i] * (k.b[i] - t.right[(long long)patient * R + i]), size += g;
+    if (i == j) fit -= 2 * k.w[i] * (k.b[i] - k.right[i]), size += g;
     gap += (g - t.HH[n]) * (g - t.HH[n]);
   }
   fit = norm + sum_block(fit, k);
@@ -750,6 +905,7 @@ KERNEL patients(const Task t) {
       continue;
     }
     look(t, first, visits, U, other, MODE == STEP ? t.reach : 0, k);
+    expect_patient(t, patient + BLOCKS);
     solve_scores(t, patient, k);
     FOR(r, R) t.W[(long long)patient * R + r] = k.w[r];
     if (MODE == SCORE) {
@@ -774,7 +930,7 @@ extern "C" int room_needed() { return ROOM; }
 KERNEL gather(const int *stretch, const int *rows, const float *values, const float *scaled, double *found, int n) {
   SHARED
   for (int s = BLOCK; s < n; s += BLOCKS) {
-    FOR_COLUMN(g, r) {
+    FOR_COLUMN(s_, g, r) {
       double total = 0, total2 = 0;
       int m = stretch[s] + g;
       for (; m + GROUPS < stretch[s + 1]; m += 2 * GROUPS) {

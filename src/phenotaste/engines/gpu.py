@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from itertools import pairwise
@@ -19,6 +20,8 @@ MEMORY_SETTING = "PHENOTASTE_DEVICE_MEMORY"  # GiB of the device that may be use
 MOST_RANK = 256
 SHARE = 0.92  # of the device's free memory: the rest is left to what others allocate
 IN_FLIGHT = 3  # pieces on the device at once while streaming: one coming, one worked on, one going
+AT_ONCE = 4  # threads that prepare pieces, or fetch them
+CHUNK = 2**22  # numbers in a buffer on their way back
 SORTING = 40  # bytes an entry while a piece is turned
 
 
@@ -88,9 +91,10 @@ class Device:
         self.shard, self.weights, self.rank, self.n_features = shard, weights, rank, n_features
         self.device = torch.device(device)
         self.launcher = launcher or Launcher(rank)
-        K, entries = len(shard.offsets) - 1, len(shard.data)
-        self.scale = gpu.scale_of(float(patient_norms(shard).sum()), entries)
-        self.norms = rounded_norms(shard, self.scale)
+        self.scale = gpu.scale_of(shard.data)
+        # Norms of the data as the device has them, so that losses are those of the same data.
+        rounded = shard._replace(data=in_units(shard.data, self.scale))
+        self.norms = patient_norms(rounded) * self.scale**2
         self.size = (float(self.norms.sum()), float(np.sum(shard.static**2)), float(weights.mu.sum()))
         self.figures: Figures | None = None
         allowed = memory if memory is not None else self._free()
@@ -98,12 +102,23 @@ class Device:
         self.streaming = self.bytes_needed > allowed
         most = visits_of_a_piece(shard, rank, allowed) if self.streaming else gpu.PIECE_VISITS
         edges = gpu.piece_edges(shard, most)
-        self.pieces = [self._place(int(first), int(last)) for first, last in pairwise(edges)]
-        stretches = max(len(piece.patients.data) for piece in self.pieces) // gpu.STRETCH + n_features
-        visits = max((piece.visits.stop - piece.visits.start for piece in self.pieces), default=0)
-        patients = max((piece.last - piece.first for piece in self.pieces), default=0)
+        # The pieces are put in place beside whatever comes next: the model that a fit starts from takes seconds too.
+        pool = ThreadPoolExecutor(AT_ONCE)
+        self._placed: list[Piece] = []
+        self._coming = [pool.submit(self._place, rounded, *edge) for edge in pairwise(edges.tolist())]
+        pool.shutdown(wait=False)
+        visits, patients = int(np.diff(shard.offsets[edges]).max()), int(np.diff(edges).max())
+        entries = int(np.diff(shard.indptr[shard.offsets[edges]]).max())
+        stretches = entries // gpu.STRETCH + n_features
         self.room = gpu.room_for(self.launcher, visits, patients, stretches, self.device)
-        self.patients, self.visits = K, int(shard.offsets[-1])
+        self.patients, self.visits = len(shard.offsets) - 1, int(shard.offsets[-1])
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """All patients, once they are in place."""
+        if self._coming:
+            self._placed, self._coming = [piece.result() for piece in self._coming], []
+        return self._placed
 
     def start(self, model: Model) -> None:
         shared = self._share(model)
@@ -139,7 +154,7 @@ class Device:
 
     def undo(self) -> None:
         """Back to the courses before the last step."""
-        self.pieces = [swapped(piece) for piece in self.pieces]
+        self._placed = [swapped(piece) for piece in self.pieces]
 
     def score(self, model: Model) -> Scored:
         """Scores and losses at the courses as they are; leaves the cohort's figures."""
@@ -162,7 +177,7 @@ class Device:
             loss[here, 1] = (shared.lam * apart).cpu().numpy()
             gaps += float(losses[self.norms[here] > 0, 2].sum())
             static += float(apart.sum())
-            torch.from_numpy(U[piece.visits]).copy_(piece.courses.now)
+            download(piece.courses.now, U[piece.visits])
         loss *= self.scale**2
         self.figures = Figures(float(loss[:, 0].sum()), static, gaps)
         return Scored(U, W, loss)
@@ -192,9 +207,9 @@ class Device:
         torch.cuda.empty_cache()
         return SHARE * torch.cuda.mem_get_info(self.device)[0]
 
-    def _place(self, first: int, last: int) -> Piece:
+    def _place(self, rounded: Shard, first: int, last: int) -> Piece:
         """A piece where it will live: on the device, or in page-locked memory that the device can copy from."""
-        patients = gpu.cut(self.shard, self.weights, self.norms, first, last, self.scale)
+        patients = gpu.cut(rounded, self.weights, self.norms, first, last, self.scale)
         visits = slice(int(self.shard.offsets[first]), int(self.shard.offsets[last]))
         home = "cpu" if self.streaming else self.device
         courses = gpu.new_courses(visits.stop - visits.start, last - first, self.rank, home)
@@ -218,7 +233,7 @@ class Device:
         else:
             yield from self._stream(read, before and read, turned, swap)
         if swap:
-            self.pieces = [swapped(piece) for piece in self.pieces]
+            self._placed = [swapped(piece) for piece in self.pieces]
 
     def _stream(self, read: bool, before: bool, turned: bool, swap: bool) -> Iterator[Piece]:
         """Pieces in turn: while one is worked on, the next is on its way in and the one before on its way out."""
@@ -319,15 +334,34 @@ class Side:
         return event.synchronize
 
 
+def download(source: Any, target: Array) -> None:
+    """From the device into ordinary memory, by way of page-locked buffers: several times as fast as directly."""
+    import torch
+
+    if source.device.type != "cuda":
+        torch.from_numpy(target).copy_(source)
+        return
+    rows = max(1, CHUNK // max(1, target.shape[1]))
+
+    def fetch(first: int) -> None:
+        part = source[first : first + rows]
+        buffer = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
+        buffer.copy_(part)
+        target[first : first + rows] = buffer.numpy()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(fetch, range(0, len(target), rows)))
+
+
 def swapped(piece: Piece) -> Piece:
     now, other, passive = piece.courses
     return piece._replace(courses=gpu.Courses(other, now, passive))
 
 
-def rounded_norms(shard: Shard, scale: float) -> Array:
-    """‖X_k‖² of the data as the device has them, so that losses are those of the same data."""
-    rounded = shard._replace(data=(shard.data / scale).astype(np.float32))
-    return patient_norms(rounded) * scale**2
+def in_units(data: Array, scale: float) -> Array:
+    if scale == 1.0 and data.dtype == np.float32:
+        return data
+    return np.multiply(data, 1 / scale, dtype=data.dtype).astype(np.float32, copy=False)
 
 
 def gib_of(setting: str) -> float:
