@@ -116,8 +116,16 @@ class Device:
     @property
     def pieces(self) -> list[Piece]:
         """All patients, once they are in place."""
+        import torch
+
         if self._coming:
-            self._placed, self._coming = [piece.result() for piece in self._coming], []
+            try:
+                self._placed, self._coming = [piece.result() for piece in self._coming], []
+            except torch.OutOfMemoryError:
+                raise InputError(
+                    f"The GPU ran out of memory, of which {self.bytes_needed / 2**30:.1f} GiB are needed: free some of "
+                    f"it, or set {MEMORY_SETTING} to the GiB it may use, and the patients are streamed through it."
+                ) from None
         return self._placed
 
     def start(self, model: Model) -> None:
