@@ -196,7 +196,12 @@ class TASTE(Factorization):
         )
 
     def _attempt(
-        self, start: int, rng: np.random.Generator, engine: Threads | Device, aligned: Aligned, n_features: int
+        self,
+        start: int,
+        rng: np.random.Generator,
+        engine: Threads | Device,
+        aligned: Aligned,
+        n_features: int,
     ) -> loop.Fit:
         """One fit from a start of its own."""
         if start > 0 and isinstance(engine, Threads):  # the last start's courses may be kept: have others
