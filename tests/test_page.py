@@ -81,6 +81,11 @@ def bars(page, number, group):
     )
 
 
+def settled(page):
+    """All cards are painted: those out of sight are, a moment after those in sight."""
+    page.wait_for_selector("[aria-busy]", state="detached")
+
+
 def slide(page, value):
     page.locator("#relevance").fill(str(value))
 
@@ -398,7 +403,7 @@ def test_search_shows_and_marks_the_cards_that_have_a_code(page):
     having = [p["number"] for p in content["phenotypes"] if dict(p["temporal"]).get(kidney, 0) >= 0.01]
     assert numbers(page) == having
     assert 2 <= len(having) < 5
-    page.wait_for_selector("[aria-busy]", state="detached")
+    settled(page)
     for number in having:
         marked = card(page, number).locator("li.match .name").all_inner_texts()
         assert marked == ["Chronic kidney disease [158.]"]
@@ -408,6 +413,7 @@ def test_search_shows_and_marks_the_cards_that_have_a_code(page):
     assert "No phenotype" in page.locator("#showing").inner_text()
     page.get_by_label("Search a code").fill("")
     assert numbers(page) == [1, 2, 3, 4, 5]
+    settled(page)
     assert page.locator("li.match").count() == 0
 
 
@@ -417,6 +423,7 @@ def test_search_opens_a_light_code_that_was_folded_away(page):
     index = next(j for j, weight in folded["phenotypes"][0]["temporal"] if 0.01 <= weight < 0.1)
     assert listed[index]["name"] not in card(page, 1).inner_text()
     page.get_by_label("Search a code").fill(listed[index]["name"])
+    settled(page)
     assert listed[index]["name"] in card(page, 1).inner_text()
 
 
