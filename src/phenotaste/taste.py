@@ -12,6 +12,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Model, Weights
 from phenotaste.core.start import starting_model
+from phenotaste.engines import Opener
 from phenotaste.engines.gpu import Device, Figures, cuda_available, need_cuda
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.errors import InputError
@@ -45,6 +46,8 @@ class TASTE(Factorization):
         tol=0 never stops early.
     dtype : precision in which the courses U are kept; all sums are float64.
     device : "cpu", "cuda" (one GPU, courses in float32, solver="cd") or "auto": the GPU where there is one.
+    engine : None for this machine's threads, or where else the patient step runs: an object that opens an engine
+        over a cohort, such as `phenotaste.engines.disk.Disk`. The result does not depend on it, to the bit.
     n_jobs : threads, all cores by default. The result does not depend on it, to the bit.
     callback : called after each iteration with a record (start, n_starts, iteration, max_iter, loss); return
         True to stop.
@@ -141,7 +144,7 @@ class TASTE(Factorization):
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
         aligned = align(cohort, columns_of_fitted(self))
         mu = self._patient_weights(aligned.norms, rank)
-        engine = self._engine(aligned, Weights(self.lam_eff_, mu), rank, len(self.V_))
+        engine = self._engine(cohort, aligned, Weights(self.lam_eff_, mu), rank, len(self.V_))
         scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
         return Projection(
             scored.W,
@@ -156,8 +159,15 @@ class TASTE(Factorization):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.engine is not None:
-            raise InputError("engine must be None: the patient step runs on this machine's threads.")
+        if self.engine is None:
+            return
+        if not callable(getattr(self.engine, "open", None)):
+            raise InputError(
+                "engine must be None, for this machine's threads, or an object that opens an engine, such as "
+                "phenotaste.engines.disk.Disk."
+            )
+        if self.device != "cpu":
+            raise InputError(f'device={self.device!r} and engine do not go together: use device="cpu".')
 
     def _measure(self, cohort: Cohort) -> None:
         """RMSE and CPI; where a GPU has looked at all patients already, from what it found."""
@@ -170,7 +180,7 @@ class TASTE(Factorization):
         self.rmse_ = float(np.sqrt((2 * visits + self.lam * static) / max(entries, 1)))
         self.cpi_ = 1 - gaps / (counted * float(np.sum(HH**2))) if counted else float("nan")
 
-    def _prepare(self, cohort: Cohort) -> tuple[Threads | Device, Aligned]:
+    def _prepare(self, cohort: Cohort) -> tuple[loop.Engine | Device, Aligned]:
         """Everything a fit needs but its start, checked."""
         aligned = self._read(cohort)
         if self.mu == 0:
@@ -180,32 +190,33 @@ class TASTE(Factorization):
         weights = Weights(
             static_weight(self.lam, self.weights, aligned), self._patient_weights(aligned.norms, self.rank)
         )
-        return self._engine(aligned, weights, self.rank, cohort.shape[1]), aligned
+        return self._engine(cohort, aligned, weights, self.rank, cohort.shape[1]), aligned
 
     def _patient_weights(self, norms: Array, rank: int) -> Array:
         return patient_weights(self.mu, self.weights, norms, rank)
 
-    def _engine(self, aligned: Aligned, weights: Weights, rank: int, n_features: int) -> Threads | Device:
+    def _engine(
+        self, cohort: Cohort, aligned: Aligned, weights: Weights, rank: int, n_features: int
+    ) -> loop.Engine | Device:
         exact = self.solver == "bpp"
+        n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
+        if self.engine is not None:
+            opener: Opener = self.engine
+            return opener.open(cohort, aligned, weights, rank, exact=exact, dtype=self.dtype, n_jobs=n_jobs)
         if self.device == "cuda" or (self.device == "auto" and not exact and cuda_available()):
             need_cuda(rank, exact)
             return Device(aligned.shard, weights, rank, n_features=n_features)
-        n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
-        return Threads(
-            aligned.shard, weights, rank, exact=self.solver == "bpp", dtype=self.dtype, n_jobs=n_jobs
-        )
+        return Threads(aligned.shard, weights, rank, exact=exact, dtype=self.dtype, n_jobs=n_jobs)
 
     def _attempt(
         self,
         start: int,
         rng: np.random.Generator,
-        engine: Threads | Device,
+        engine: loop.Engine | Device,
         aligned: Aligned,
         n_features: int,
     ) -> loop.Fit:
         """One fit from a start of its own."""
-        if start > 0 and isinstance(engine, Threads):  # the last start's courses may be kept: have others
-            engine.courses = np.zeros_like(engine.courses)
         kind = "random" if self.init == "nmf" and start % 2 else self.init
         model = starting_model(kind, aligned.shard, n_features, self.rank, self.normalize, rng)
         if self.init == "uniform":

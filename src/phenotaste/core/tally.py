@@ -1,6 +1,7 @@
 """The sums in the making: what each block of patients adds up, padded to whole vectors, and the sums of all blocks."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
@@ -9,6 +10,8 @@ from .desk import Desk
 from .products import add_transposed, multiply_transposed
 from .records import VECTOR, Array, Shard, Sums
 from .simd import LANES, fma, load, matrix, splat, store
+
+T = TypeVar("T")
 
 
 class Tally(NamedTuple):
@@ -23,8 +26,19 @@ class Tally(NamedTuple):
     scalars: Array
 
 
+def add_in_pairs(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
+    """0+1, 2+3, …, then pairs of those: the one order in which blocks are added, so all engines have the same bits.
+
+    A tree, so that machines can share the work; a part without a partner goes up as it is.
+    """
+    while len(parts) > 1:
+        pairs = [add(parts[n], parts[n + 1]) for n in range(0, len(parts) - 1, 2)]
+        parts = [*pairs, *parts[2 * len(pairs) :]]
+    return parts[0]
+
+
 class Tallies:
-    """The tallies of all blocks in one array, used again in every step: it is added up in one go, in block order."""
+    """The tallies of all blocks in one array, used again in every step: each block's is one slice of `room`."""
 
     def __init__(self, blocks: int, n_features: int, n_static: int, R: int) -> None:
         square = len(matrix(R, 1))
@@ -40,17 +54,27 @@ class Tallies:
         return self.each[block]
 
     def sums(self, lift: Array) -> Sums:
+        """The sums over all blocks; their tallies are used up."""
+        return self.as_sums(add_in_pairs(list(self.room), add_to), lift)
+
+    def as_sums(self, total: Array, lift: Array) -> Sums:
+        """Sums from the blocks' rooms added up."""
         R = self.rank
-        total = self._parts(self.room.sum(axis=0))
-        XU, AW = (np.ascontiguousarray(part[:, :R]) for part in (total.XU, total.AW))
+        tally = self._parts(total)
+        XU, AW = (np.ascontiguousarray(part[:, :R]) for part in (tally.XU, tally.AW))
         UU, WW, QU, pulls = (
-            np.ascontiguousarray(part[:R, :R]) for part in (total.UU, total.WW, total.QU, total.pulls)
+            np.ascontiguousarray(part[:R, :R]) for part in (tally.UU, tally.WW, tally.QU, tally.pulls)
         )
-        return Sums(UU, XU, WW, AW, QU + lift @ pulls, total.scalars[:4].copy())
+        return Sums(UU, XU, WW, AW, QU + lift @ pulls, tally.scalars[:4].copy())
 
     def _parts(self, room: Array) -> Tally:
         UU, XU, WW, AW, QU, pulls, scalars = np.split(room, self.edges)
         return Tally(UU, XU, WW, AW, QU, pulls, scalars[0])
+
+
+def add_to(mine: Array, theirs: Array) -> Array:
+    mine += theirs
+    return mine
 
 
 @njit(cache=True, nogil=True, fastmath=VECTOR)

@@ -1,7 +1,7 @@
 """The patient step on the cores of this machine."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
@@ -13,6 +13,7 @@ from threadpoolctl import ThreadpoolController
 
 from phenotaste.core import cpu
 from phenotaste.core.desk import Place, new_place
+from phenotaste.core.loop import Mark
 from phenotaste.core.patient import define
 from phenotaste.core.projection import project
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
@@ -21,18 +22,26 @@ from phenotaste.core.tally import Tallies
 SUMS_BYTES = 64 * 2**20  # all blocks' sums together stay below this
 MOST_BLOCKS = 64
 BLOCK_VISITS = 8192  # fewer would not be worth a block's own desk and sums
-
+MOST_BLOCK_VISITS = (
+    2**22
+)  # a block is what a machine takes at a time: more patients make more blocks, not larger ones
+PIECE_VISITS = (
+    2**16
+)  # a block is worked through in pieces, so that what is behind the work need not stay in memory
 
 NO_LOSS = np.empty((0, 2))  # in a fit the losses follow from the sums
 
 
 class Block(NamedTuple):
-    """Patients first..last, for one thread at a time."""
+    """Patients first..last, for one thread at a time, in pieces."""
 
     number: int
     first: int
     last: int
-    who: Array
+    edges: Array  # of its pieces, as patients
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        return pairwise(self.edges.tolist())
 
 
 def available_cores() -> int:
@@ -43,7 +52,7 @@ def available_cores() -> int:
 
 
 class Threads:
-    """Patients in blocks, blocks on threads, sums added in block order: the result does not depend on the threads.
+    """Patients in blocks, blocks on threads, sums added in a fixed order: the result does not depend on the threads.
 
     The kernels release the interpreter lock, so plain threads are enough.
     """
@@ -63,6 +72,7 @@ class Threads:
         self.n_jobs = n_jobs or available_cores()
         self.courses = np.zeros((int(shard.offsets[-1]), rank), dtype) if courses is None else courses
         self.previous: Array | None = None  # the courses one step ago, once there has been a step
+        self._handed_out = False  # somebody may look at the courses as they are
         self._reach = np.zeros(len(shard.offsets) - 1)
         self._cut: list[Block] | None = None
         self._tallies: Tallies | None = None
@@ -71,39 +81,39 @@ class Threads:
 
     def start(self, model: Model) -> None:
         definitions = define(model, self.weights.lam)
+        self._leave_what_was_handed_out()
         self._map(
-            lambda block, place: cpu.start(
-                self.shard,
-                block.first,
-                block.last,
-                definitions.V,
-                self.courses,
-                place.alone.B,
-                place.desk.U,
+            lambda block, first, last, place: cpu.start(
+                self.shard, first, last, definitions.V, self.courses, place.alone.B, place.desk.U
             ),
             model,
         )
 
     def start_uniform(self, rng: np.random.Generator) -> None:
         """The paper's start: every entry of U uniform; patients without history stay at zero."""
-        rng.random(out=self.courses, dtype=self.courses.dtype)
-        nothing = np.diff(self.shard.indptr[self.shard.offsets]) == 0
-        self.courses[np.repeat(nothing, np.diff(self.shard.offsets))] = 0.0
+        self._leave_what_was_handed_out()
+        offsets, indptr = self.shard.offsets, self.shard.indptr
+        for first, last in pairwise(piece_edges(offsets, 0, len(offsets) - 1).tolist()):
+            here = self.courses[offsets[first] : offsets[last]]
+            rng.random(out=here, dtype=here.dtype)
+            nothing = np.diff(indptr[offsets[first : last + 1]]) == 0
+            here[np.repeat(nothing, np.diff(offsets[first : last + 1]))] = 0.0
+            self._behind(first, last)
 
     def step(self, model: Model, reach: float = 0.0) -> Sums:
         """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
         definitions = define(model, self.weights.lam)
         if self.previous is None:
-            self.previous = np.zeros_like(self.courses)
+            self.previous = self._room_for_courses()
         if self._tallies is None:
             self._tallies = Tallies(len(self._blocks(model)), len(model.V), len(model.F), self.rank)
         courses, other, tallies = self.courses, self.previous, self._tallies
         self._reach.fill(reach)
 
-        def work(block: Block, place: Place) -> None:
+        def work(block: Block, first: int, last: int, place: Place) -> None:
             cpu.step(
                 self.shard,
-                block.who,
+                np.arange(first, last),
                 self.weights,
                 definitions,
                 courses,
@@ -111,7 +121,7 @@ class Threads:
                 self._reach,
                 self.exact,
                 place,
-                tallies.emptied(block.number),
+                tallies.emptied(block.number) if first == block.first else tallies.each[block.number],
                 NO_LOSS,
             )
 
@@ -131,10 +141,10 @@ class Threads:
         loss = np.empty((K, 3))
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda block, place: cpu.score(
+            lambda block, first, last, place: cpu.score(
                 self.shard,
-                block.first,
-                block.last,
+                first,
+                last,
                 self.weights,
                 definitions,
                 self.courses,
@@ -146,16 +156,17 @@ class Threads:
             ),
             model,
         )
+        self._handed_out = True
         return Scored(self.courses, scores, loss)
 
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda block, place: project(
+            lambda block, first, last, place: project(
                 self.shard,
-                block.first,
-                block.last,
+                first,
+                last,
                 self.weights,
                 definitions,
                 self.courses,
@@ -168,20 +179,54 @@ class Threads:
         )
         return self.score(model)
 
+    def mark(self, *, before: bool = True) -> Mark:
+        """The arrays themselves, not copied: later steps write over them, but not over what `score` handed out."""
+        arrays = {"courses": self.courses}
+        if before and self.previous is not None:
+            arrays["previous"] = self.previous
+        return Mark({}, arrays)
+
+    def restore(self, mark: Mark) -> bool:
+        self.courses = mark.arrays["courses"]
+        self.previous = mark.arrays.get("previous")
+        return True
+
+    def rebuild(self, model: Model) -> None:
+        """Nothing to do: the arrays of a mark are all there, or it could not be read."""
+
+    def release(self, mark: Mark) -> None:
+        """Nothing to do: arrays go when nobody has them."""
+
+    def _leave_what_was_handed_out(self) -> None:
+        """A start has courses of its own where somebody may still look at those of the last one."""
+        if self._handed_out:
+            self.courses, self._handed_out = self._room_for_courses(), False
+
+    def _room_for_courses(self) -> Array:
+        return np.zeros_like(self.courses)
+
+    def _behind(self, first: int, last: int) -> None:
+        """Called when patients first..last have been worked through: here they may stay in memory."""
+
     def _blocks(self, model: Model) -> list[Block]:
         if self._cut is None:
             edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
-            self._cut = [Block(n, *ends, np.arange(*ends)) for n, ends in enumerate(pairwise(edges.tolist()))]
+            self._cut = [
+                Block(n, *ends, piece_edges(self.shard.offsets, *ends))
+                for n, ends in enumerate(pairwise(edges.tolist()))
+            ]
         return self._cut
 
-    def _map(self, work: Callable[[Block, Place], None], model: Model) -> None:
+    def _map(self, work: Callable[[Block, int, int, Place], None], model: Model) -> None:
         def at_a_place(block: Block) -> None:
             """A place takes longer to set up than a small block takes to work through, so they are kept."""
             try:
                 place = self._places.pop()
             except IndexError:
                 place = new_place(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
-            work(block, place)
+            for first, last in block.pieces():
+                work(block, first, last, place)
+                self._behind(first, last)
             self._places.append(place)
 
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
@@ -201,8 +246,15 @@ def one_blas_thread() -> AbstractContextManager[object]:
 
 def block_edges(shard: Shard, n_columns: int, rank: int) -> Array:
     """Patients cut into blocks of about equal work; only the data decides where, and how many."""
+    visits = int(shard.offsets[-1])
     room = SUMS_BYTES // (8 * rank * (n_columns + 3 * rank))
-    blocks = max(4, min(int(shard.offsets[-1]) // BLOCK_VISITS, room, MOST_BLOCKS))
+    blocks = max(4, min(visits // BLOCK_VISITS, room, MOST_BLOCKS), -(-visits // MOST_BLOCK_VISITS))
     work = np.cumsum(np.diff(shard.offsets) + 4 * rank)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)
     return np.unique(np.concatenate([[0], cuts, [len(work)]]))
+
+
+def piece_edges(offsets: Array, first: int, last: int, most: int = PIECE_VISITS) -> Array:
+    """Patients first..last cut where another `most` visits are full; only the data decides where."""
+    full = (offsets[first : last + 1] - offsets[first]) // most
+    return np.concatenate([[first], first + 1 + np.flatnonzero(np.diff(full[:-1])), [last]])
