@@ -16,6 +16,7 @@ from phenotaste.cli.report import report
 from phenotaste.cli.review import review
 from phenotaste.cli.score import score
 from phenotaste.cli.select import select
+from phenotaste.cli.study import study
 from phenotaste.errors import InputError
 
 REFUSED, INTERRUPTED = 1, 130
@@ -47,7 +48,7 @@ app = typer.Typer(
 )
 app.add_typer(cohort)
 app.add_typer(review)
-for command in (demo, fit, score, select, report):
+for command in (demo, fit, score, select, report, study):
     app.command()(command)
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 if TYPE_CHECKING:
     from phenotaste.core.loop import Progress as Report
     from phenotaste.selection.run import Progress as GridReport
+    from phenotaste.studies.run import Progress as StudyReport
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -108,7 +109,23 @@ def step_progress() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def grid_progress() -> Iterator[Callable[["GridReport"], None]]:
-    """For the many fits of a selection: a bar over all of them with the time left, elsewhere a line now and then."""
+    """For the many fits of a selection."""
+    with share_progress() as show:
+        yield lambda now: show(
+            f"Fit {now.done:,} of {now.total:,}", f"{now.task.rank} phenotypes", now.share, now.seconds_left
+        )
+
+
+@contextmanager
+def study_progress() -> Iterator[Callable[["StudyReport"], None]]:
+    """For the cells of a study."""
+    with share_progress() as show:
+        yield lambda now: show(f"{now.done:,} of {now.total:,} done", "", now.share, now.seconds_left)
+
+
+@contextmanager
+def share_progress() -> Iterator[Callable[[str, str, float, float], None]]:
+    """For work in many parts: a bar over all of them with the time left, elsewhere a line now and then."""
     screen = Console(stderr=True, highlight=False, markup=False)
     bar = Progress(
         TextColumn("{task.description}"),
@@ -121,14 +138,13 @@ def grid_progress() -> Iterator[Callable[["GridReport"], None]]:
     task = bar.add_task("Preparing", total=1.0, where="")
     last_line = time.monotonic()
 
-    def report(now: "GridReport") -> None:
+    def show(count: str, what: str, share: float, seconds_left: float) -> None:
         nonlocal last_line
-        left = f"about {timedelta(seconds=round(now.seconds_left))} left"
-        count, rank = f"Fit {now.done:,} of {now.total:,}", f"{now.task.rank} phenotypes"
-        bar.update(task, description=count, completed=now.share, where=f"{now.share:.0%}, {rank}, {left}")
+        parts = [*filter(None, [what]), f"about {timedelta(seconds=round(seconds_left))} left"]
+        bar.update(task, description=count, completed=share, where=", ".join([f"{share:.0%}", *parts]))
         if bar.disable and time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
             last_line = time.monotonic()
-            screen.print(f"{count}, {rank}, {left}")
+            screen.print(", ".join([count, *parts]))
 
     with bar:
-        yield report
+        yield show

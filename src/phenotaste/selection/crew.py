@@ -1,4 +1,4 @@
-"""Worker processes: started, given one task after another, and ended with the selection whatever ends it."""
+"""Worker processes: started, given one task after another, and ended with whoever hired them, whatever ends that."""
 
 import json
 import os
@@ -13,18 +13,19 @@ from typing import Any
 
 import phenotaste
 from phenotaste.errors import InputError
-from phenotaste.selection.grid import Task
 
-MOST_DEATHS = 3  # of workers, in one selection, before it is given up
+MOST_DEATHS = 3  # of workers, in one run, before it is given up
+
+Task = Any  # whatever JSON can carry; the module in which workers begin knows what to do with it
 
 
 class Worker:
-    def __init__(self, first_order: dict[str, Any], threads: int) -> None:
+    def __init__(self, first_order: dict[str, Any], threads: int, entry: str) -> None:
         home = str(Path(phenotaste.__file__).resolve().parents[1])
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         # Not multiprocessing: that would run the user's own script once more in every worker.
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from phenotaste.selection.worker import main; main()"],
+            [sys.executable, "-P", "-c", f"from {entry} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)},
@@ -34,7 +35,7 @@ class Worker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.orders, self.answers = self.process.stdin, self.process.stdout
-        self.task: Task | None = None
+        self.task: Task = None
         self.send(first_order)
 
     def send(self, order: dict[str, Any]) -> None:
@@ -66,15 +67,19 @@ def run_crew(
     jobs: int,
     threads: int,
     done: Callable[[Task], None],
+    entry: str = "phenotaste.selection.worker",
 ) -> None:
-    """Have all tasks done by `jobs` processes of `threads` threads each; calls `done` after each one."""
+    """Have all tasks done by `jobs` processes of `threads` threads each; calls `done` after each one.
+
+    `entry` is the module whose `main` is run in them.
+    """
     todo = deque(tasks)
     workers: list[Worker] = []
     deaths = 0
     with selectors.DefaultSelector() as answers:
 
         def hire() -> None:
-            worker = Worker(first_order, threads)
+            worker = Worker(first_order, threads, entry)
             workers.append(worker)
             answers.register(worker.answers, selectors.EVENT_READ, worker)
 

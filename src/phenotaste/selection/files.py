@@ -1,11 +1,12 @@
-"""Small files that are there whole or not at all, and one fit's result as a checksummed safetensors file."""
+"""Small files that are there whole or not at all; one fit as a checksummed safetensors file; a folder's lock."""
 
 import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,15 @@ import numpy as np
 import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
+
+from phenotaste.errors import InputError
+
+try:
+    import fcntl
+except (
+    ImportError
+):  # Windows has no advisory locks: there, two runs at once into one folder are not kept apart
+    fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".safetensors"
 BLANK = "0" * 64
@@ -89,3 +99,27 @@ def read_result(path: Path) -> Result | None:
         return Result(arrays["V"], arrays.get("F"), arrays["H"], dict(record["figures"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError):
         return None
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """One run at a time in a folder; the system drops the lock even when the process is killed."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file: choose another folder for the {what}.")
+    if fcntl is None:
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{path} is being worked on by another process: wait for it, or choose another folder."
+            ) from None
+        except OSError:
+            pass  # some cluster file systems have no locks; one run at a time is then up to the user
+        yield
+    finally:
+        os.close(handle)

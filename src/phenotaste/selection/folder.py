@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,13 +14,6 @@ from phenotaste.cohort import Cohort
 from phenotaste.errors import InputError
 from phenotaste.selection.files import SUFFIX, Result, read_result, sweep_drafts, write_file, write_result
 from phenotaste.selection.grid import Fitting, Grid, Task
-
-try:
-    import fcntl
-except (
-    ImportError
-):  # Windows has no advisory locks: there, two runs at once into one folder are not kept apart
-    fcntl = None  # type: ignore[assignment]
 
 SETTINGS, FITS = "settings.json", "fits"
 FORMAT = 1
@@ -105,29 +95,6 @@ class Folder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return found if known else None
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One run at a time; the system drops the lock even when the process is killed."""
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file: choose another folder for the selection.")
-        if fcntl is None:
-            yield
-            return
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"{self.path} is being worked on by another process: wait for it, or choose another folder."
-                ) from None
-            except OSError:
-                pass  # some cluster file systems have no locks; one run at a time is then up to the user
-            yield
-        finally:
-            os.close(handle)
 
     def keep(self, task: Task, result: Result) -> None:
         write_result(self.place(task), result)

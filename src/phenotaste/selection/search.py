@@ -13,7 +13,7 @@ from phenotaste.selection import rules
 from phenotaste.selection.consensus import consensus as consensus_of
 from phenotaste.selection.consensus import consensus_model
 from phenotaste.selection.evidence import evidence
-from phenotaste.selection.files import Result
+from phenotaste.selection.files import Result, locked
 from phenotaste.selection.fits import estimator, fit
 from phenotaste.selection.folder import Folder
 from phenotaste.selection.grid import (
@@ -108,7 +108,7 @@ def select(
     with ExitStack() as stack:
         folder = Folder(stack.enter_context(private_folder()) if out is None else Path(out))
         if out is not None:
-            stack.enter_context(folder.locked())
+            stack.enter_context(locked(folder.path, "selection"))
         folder.begin(source.cohort, grid, fitting, resume)
         search = Search(source, grid, fitting, folder, rule, bootstraps, holdout, jobs, callback)
         found = search.run(consensus)

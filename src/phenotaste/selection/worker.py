@@ -9,6 +9,7 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ from phenotaste.selection.grid import Fitting, Task
 
 
 def main() -> None:
+    serve(work)
+
+
+def serve(work: Callable[["queue.Queue[dict[str, Any]]", Any], None]) -> None:
+    """Answer orders until the parent is gone; what goes wrong is answered too."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library might print must not end up among the answers
     orders: queue.Queue[dict[str, Any]] = queue.Queue()

@@ -1,0 +1,60 @@
+"""What times were taken on: cores, processor and versions; nothing that names the machine."""
+
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+from phenotaste.engines.threads import available_cores
+from phenotaste.studies.study import Row
+
+PACKAGES = ("phenotaste", "numpy", "scipy", "numba", "scikit-learn")
+
+
+def describe(threads: int | None) -> Row:
+    cores = available_cores()
+    return {
+        "cores": cores,
+        "threads": cores if threads is None else threads,
+        "processor": processor(),
+        "versions": versions(),
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return facts.get("model name", platform.machine())
+
+
+def versions() -> str:
+    found = [f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+@contextmanager
+def timed() -> Iterator[Row]:
+    """Seconds on the clock and of this process's threads, in the record that is handed out, once the block is over."""
+    taken: Row = {}
+    wall, used = time.perf_counter(), processor_seconds()
+    try:
+        yield taken
+    finally:
+        taken["seconds"] = time.perf_counter() - wall
+        taken["processor_seconds"] = processor_seconds() - used
+
+
+def processor_seconds() -> float:
+    """Of this process and of those it started and has waited for."""
+    return sum(os.times()[:4])

@@ -1,0 +1,49 @@
+"""What a study leaves: results.csv, summary.csv, the figure and the page, all made from results.csv."""
+
+import io
+from typing import TYPE_CHECKING
+
+from phenotaste.report.drawing import DPI
+from phenotaste.studies.folder import Folder
+from phenotaste.studies.page import page
+from phenotaste.studies.study import Cell, Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESULTS, SUMMARY = "results.csv", "summary.csv"
+
+
+def write_results(folder: Folder, cells: list[Cell]) -> None:
+    """A row for each finished cell, in the order of the study; cells that are not finished are left out."""
+    import pandas as pd
+
+    rows = [row for cell in cells for row in folder.rows(cell) or ()]
+    folder.put(RESULTS, pd.DataFrame(rows).to_csv(index=False))
+
+
+def read_results(path: object) -> "pd.DataFrame":
+    """Numbers as they were written, to the bit."""
+    import pandas as pd
+
+    return pd.read_csv(str(path), float_precision="round_trip")
+
+
+def write_all(
+    study: Study, folder: Folder, cells: list[Cell]
+) -> tuple["pd.DataFrame", "pd.DataFrame", list[str]]:
+    """Everything, from what results.csv says: a page made from a copy of that file is the same page."""
+    write_results(folder, cells)
+    results = read_results(folder.path / RESULTS)
+    summary = study.table(results)
+    folder.put(SUMMARY, summary.to_csv(index=False))
+    figure = study.figure(results, summary)
+    files = [RESULTS, SUMMARY, f"{study.NAME}.md"]
+    for kind in ("png", "pdf"):
+        picture = io.BytesIO()
+        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+        figure.savefig(picture, format=kind, dpi=DPI, metadata=metadata)
+        folder.put(f"{study.NAME}.{kind}", picture.getvalue())
+        files.append(f"{study.NAME}.{kind}")
+    folder.put(f"{study.NAME}.md", page(study, results))
+    return results, summary, files
