@@ -1,0 +1,202 @@
+"""Files of a cluster's work folder: arrays under a name that is their SHA-256, in a shared folder or an object store.
+
+A name never stands for two contents, so writing twice is harmless and a file that has changed is always noticed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phenotaste.core.records import Array
+from phenotaste.errors import InputError
+
+NAME = re.compile(r"[a-z]+/([0-9a-f]{16}/)?[0-9]{5,}\.([0-9a-f]{64})\.safetensors")
+CODES = {"bool": "BOOL"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
+    for kind in ("int", "uint", "float")
+    for bits in (8, 16, 32, 64)
+}
+DTYPES = {code: name for name, code in CODES.items()}
+LOOKS = (
+    0.0,
+    0.2,
+    1.0,
+)  # seconds before each: a file from another machine may show late on a network file system
+
+
+class Damaged(Exception):
+    """A file is not there, or not what was written; holds its name."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(name, what)
+        self.name, self.what = name, what
+
+
+class Folder(NamedTuple):
+    """A folder that client and workers all see, by path or by a URL that fsspec understands."""
+
+    url: str
+
+    @property
+    def local(self) -> bool:
+        return "://" not in self.url
+
+    def make(self, part: str) -> None:
+        """A part of the folder, for its owner alone. Object stores have no folders, and rights of their own."""
+        if self.local:
+            private_folder(Path(self.url) / part)
+
+    def write(self, stem: str, arrays: Mapping[str, Array], *, reuse: bool = False) -> str:
+        """Arrays as one file; returns its name. Whoever looks finds all of it or nothing.
+
+        With `reuse` a file of that name is taken for what it says it is, until somebody reads it.
+        """
+        pieces = pieces_of(arrays)
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        name = f"{stem}.{digest.hexdigest()}.safetensors"
+        if not (reuse and self.has(name)):
+            (self._write_local if self.local else self._write_remote)(name, pieces)
+        return name
+
+    def read(self, name: str) -> dict[str, Array]:
+        """The arrays of a file, which may be written to; raises Damaged where it is not what was written."""
+        found = NAME.fullmatch(name)
+        if found is None:
+            raise Damaged(name, "is not the name of a work file")
+        what = "is missing"
+        for pause in LOOKS:
+            time.sleep(pause)
+            try:
+                raw = self._fetch(name)
+            except FileNotFoundError:
+                continue
+            if hashlib.sha256(raw.data).hexdigest() == found[2]:
+                return arrays_of(raw)
+            what = "does not match its checksum"
+        raise Damaged(name, what)
+
+    def has(self, name: str) -> bool:
+        return (Path(self.url) / name).is_file() if self.local else self._remote().exists(self._at(name))
+
+    def settle(self, names: Iterable[str]) -> None:
+        """See that files are on the disk for good. Courses live for two iterations only: not worth it for each."""
+        for path in (
+            {Path(self.url) / part for name in names for part in (name, Path(name).parent)}
+            if self.local
+            else ()
+        ):
+            with suppress(FileNotFoundError):
+                handle = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Away with files that nobody needs; what cannot be removed stays until the folder goes."""
+        for name in names:
+            with suppress(OSError):
+                if self.local:
+                    (Path(self.url) / name).unlink(missing_ok=True)
+                else:
+                    self._remote().rm_file(self._at(name))
+
+    def remove_folder(self, part: str) -> None:
+        """Away with one part of the folder and all that is in it."""
+        if self.local:
+            shutil.rmtree(Path(self.url) / part, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                self._remote().rm(self._at(part), recursive=True)
+
+    def tidy(self, *parts: str) -> None:
+        """Away with parts that have nothing in them."""
+        for part in parts if self.local else ():
+            with suppress(OSError):
+                (Path(self.url) / part).rmdir()
+
+    def _write_local(self, name: str, pieces: list[memoryview]) -> None:
+        target = Path(self.url) / name
+        draft = target.with_name(f".{secrets.token_hex(8)}.partial")
+        try:
+            with open(draft, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.writelines(pieces)
+            os.replace(draft, target)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+    def _write_remote(self, name: str, pieces: list[memoryview]) -> None:
+        """Object stores show an object when all of it has arrived: no other name is needed first."""
+        self._remote().pipe_file(self._at(name), b"".join(pieces))
+
+    def _fetch(self, name: str) -> Array:
+        if self.local:
+            return np.fromfile(Path(self.url) / name, np.uint8)
+        return np.frombuffer(bytearray(self._remote().cat_file(self._at(name))), np.uint8)
+
+    def _remote(self) -> Any:
+        import fsspec
+
+        return fsspec.core.url_to_fs(self.url)[0]
+
+    def _at(self, name: str) -> str:
+        return f"{self.url.rstrip('/')}/{name}"
+
+
+def folder_of(place: str | os.PathLike[str]) -> Folder:
+    """The folder by the name under which every worker finds it: an absolute path, or a URL."""
+    text = os.fspath(place)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if "://" in text:
+        return Folder(text)
+    path = Path(os.path.abspath(text))
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{place} is a file: choose a folder for the work files.")
+    return Folder(str(path))
+
+
+def private_folder(path: Path) -> None:
+    """Folders that are made here are their owner's alone: what goes in is about patients."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        with suppress(FileExistsError):  # another worker was quicker
+            folder.mkdir(mode=0o700)
+
+
+def pieces_of(arrays: Mapping[str, Array]) -> list[memoryview]:
+    """A safetensors file in pieces, none of them a copy; the widest items first, so that each array is aligned."""
+    ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    header, end, tensors = {}, 0, []
+    for name, array in ordered:
+        tensor = np.ascontiguousarray(array)
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": CODES[tensor.dtype.name], "shape": array.shape, "data_offsets": (begin, end)}
+        tensors.append(tensor.reshape(-1).view(np.uint8).data)
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    return [memoryview(len(head).to_bytes(8, "little")), memoryview(head), *tensors]
+
+
+def arrays_of(raw: Array) -> dict[str, Array]:
+    """The arrays of a file whose checksum is right: views of it, not copies."""
+    start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
+    header = json.loads(raw[8:start].tobytes())
+    body = raw[start:]
+    return {
+        name: body[slice(*info["data_offsets"])].view(DTYPES[info["dtype"]]).reshape(info["shape"])
+        for name, info in header.items()
+    }
