@@ -4,13 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phenotaste import baselines, metrics, selection, simulate
+    from phenotaste import baselines, metrics, prediction, selection, simulate
     from phenotaste.cohort import Cohort
     from phenotaste.errors import InputError
     from phenotaste.taste import TASTE
 
 __version__ = "0.1.0"
-__all__ = ["TASTE", "Cohort", "InputError", "baselines", "metrics", "selection", "simulate"]
+__all__ = ["TASTE", "Cohort", "InputError", "baselines", "metrics", "prediction", "selection", "simulate"]
 
 _HOMES = {"Cohort": "phenotaste.cohort", "TASTE": "phenotaste.taste", "InputError": "phenotaste.errors"}
 

@@ -12,6 +12,7 @@ from phenotaste import __version__
 from phenotaste.cli.cohort import cohort
 from phenotaste.cli.demo import demo
 from phenotaste.cli.fit import fit
+from phenotaste.cli.predict import predict
 from phenotaste.cli.report import report
 from phenotaste.cli.review import review
 from phenotaste.cli.score import score
@@ -48,7 +49,7 @@ app = typer.Typer(
 )
 app.add_typer(cohort)
 app.add_typer(review)
-for command in (demo, fit, score, select, report, study):
+for command in (demo, fit, score, select, predict, report, study):
     app.command()(command)
 
 

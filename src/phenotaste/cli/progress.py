@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from phenotaste.core.loop import Progress as Report
+    from phenotaste.prediction import Progress as PredictionReport
     from phenotaste.selection.run import Progress as GridReport
     from phenotaste.studies.run import Progress as StudyReport
 
@@ -121,6 +122,18 @@ def study_progress() -> Iterator[Callable[["StudyReport"], None]]:
     """For the cells of a study."""
     with share_progress() as show:
         yield lambda now: show(f"{now.done:,} of {now.total:,} done", "", now.share, now.seconds_left)
+
+
+@contextmanager
+def prediction_progress() -> Iterator[Callable[["PredictionReport"], None]]:
+    """For the fits of an evaluation."""
+    with share_progress() as show:
+        yield lambda now: show(
+            f"Fit {now.done:,} of {now.total:,}",
+            f"{now.method} on split {now.split + 1}",
+            now.share,
+            now.seconds_left,
+        )
 
 
 @contextmanager

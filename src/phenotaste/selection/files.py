@@ -86,6 +86,15 @@ def result_bytes(arrays: Mapping[str, np.ndarray], figures: Mapping[str, Any]) -
 
 def read_result(path: Path) -> Result | None:
     """What `write_result` wrote; None where the file is missing, torn or changed in any way."""
+    found = read_tensors(path)
+    if found is None or not {"V", "H"} <= set(found[0]):
+        return None
+    arrays, figures = found
+    return Result(arrays["V"], arrays.get("F"), arrays["H"], figures)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """Arrays and figures of a file made by `result_bytes`; None where it is not exactly what was written."""
     try:
         content = path.read_bytes()
         size = int.from_bytes(content[:8], "little")
@@ -95,8 +104,7 @@ def read_result(path: Path) -> Result | None:
         blank = content.replace(record["sha256"].encode(), BLANK.encode(), 1)
         if hashlib.sha256(blank).hexdigest() != record["sha256"]:
             return None
-        arrays = load_tensors(content)
-        return Result(arrays["V"], arrays.get("F"), arrays["H"], dict(record["figures"]))
+        return load_tensors(content), dict(record["figures"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError):
         return None
 

@@ -1,0 +1,170 @@
+"""`phenotaste predict`: how well phenotype scores predict the cohort's labels, beside other methods."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phenotaste.cli.options import CohortFolder, Json, Seed, Threads, WeightsChoice
+from phenotaste.cli.select import numbers_of, ranks_of
+
+if TYPE_CHECKING:
+    from phenotaste.prediction import Evaluation
+
+
+def predict(
+    cohort: CohortFolder,
+    out: Annotated[
+        Path, typer.Option(help="Folder for everything found.", metavar="DIR", show_default=False)
+    ],
+    ranks: Annotated[str, typer.Option(help="Numbers of phenotypes to choose from.")] = "5,10,20",
+    lams: Annotated[str, typer.Option(help="Weights of static features to choose from.")] = "0.1",
+    mus: Annotated[str, typer.Option(help="Weights of the uniqueness term to choose from.")] = "1",
+    splits: Annotated[int, typer.Option(help="How often the patients are split 75/10/15.")] = 5,
+    baselines: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods to compare with: copa, copa-static, cntf, gru, raw, raw-static, all or none; by default "
+            "those that need no torch.",
+            metavar="LIST",
+            show_default=False,
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV or Parquet file with the columns patient and label, instead of the cohort's labels.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    drop_unlabelled: Annotated[
+        bool, typer.Option("--drop-unlabelled", help="Leave out patients without a label.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds.")] = False,
+    seed: Seed = 0,
+    threads: Threads = None,
+    resamples: Annotated[int, typer.Option(help="Resamples of the patients, for intervals.")] = 1000,
+    weights: Annotated[
+        WeightsChoice, typer.Option(help="Whether lams and mus are measured against the data's size.")
+    ] = WeightsChoice.RELATIVE,
+    n_init: Annotated[int, typer.Option(help="Starts of each factorisation; the best is kept.")] = 1,
+    max_iter: Annotated[int, typer.Option(help="Most iterations of a factorisation.")] = 200,
+    tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-4,
+    patients: Annotated[
+        bool, typer.Option("--patients", help="Also write each test patient's risk, readable by you alone.")
+    ] = False,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Also show what stands for fewer than 11 patients.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Say how well phenotype scores predict the labels of a cohort.
+
+    Phenotypes are learned from three quarters of the patients, tuned by a tenth, and tried on the rest, several times
+    over; other methods are given the same splits. Each finished split is on disk at once: after a break, --resume goes
+    on. DIR holds nothing about single patients unless --patients is given.
+
+    Example:
+
+        phenotaste predict cohort --out prediction
+
+    The paper's grid and all of its baselines (two of them need torch):
+
+        phenotaste predict cohort --ranks 5,10,20,40 --lams 0.01,0.1,1 --mus 0.01,0.1,1 --baselines all --out prediction
+    """
+    grid = ranks_of(ranks), numbers_of(lams, "--lams"), numbers_of(mus, "--mus")
+    from phenotaste import Cohort, prediction
+    from phenotaste.cli.labels import labels_from
+    from phenotaste.cli.printing import print_json
+    from phenotaste.cli.progress import prediction_progress
+
+    if trusted:
+        typer.echo(
+            "Note: --trusted shows numbers of fewer than 11 patients: keep these files where the data is.",
+            err=True,
+        )
+    loaded = Cohort.load(cohort)
+    try:
+        with prediction_progress() as callback:
+            found = prediction.evaluate(
+                cohort,
+                None if labels is None else labels_from(labels, loaded),
+                ranks=grid[0],
+                lams=grid[1],
+                mus=grid[2],
+                splits=splits,
+                baselines=methods_of(baselines, loaded.static is not None),
+                weights=weights.value,
+                n_init=n_init,
+                max_iter=max_iter,
+                tol=tol,
+                resamples=resamples,
+                random_state=seed,
+                n_jobs=threads,
+                out=out,
+                resume=resume,
+                patients=patients,
+                drop_unlabelled=drop_unlabelled,
+                trusted=trusted,
+                callback=callback,
+            )
+    except KeyboardInterrupt:
+        if (out / "splits.csv").exists():
+            typer.echo(f"{out / 'splits.csv'} has what is finished; --resume goes on.", err=True)
+        raise
+    if json_:
+        print_json({"folder": str(out), "model": str(out / "model"), **found.as_dict()})
+    else:
+        print_evaluation(found, out)
+
+
+def methods_of(text: str | None, static: bool) -> list[str] | None:
+    """The methods that a list of names, "all" or "none" asks for; None leaves it to the library."""
+    from phenotaste.prediction.methods import LABELS, NEED_STATIC, TASTE_NAME
+
+    if text is None:
+        return None
+    if text == "all":
+        return [name for name in LABELS if name != TASTE_NAME and (static or name not in NEED_STATIC)]
+    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def print_evaluation(found: "Evaluation", out: Path) -> None:
+    from phenotaste.cli.printing import print_list
+    from phenotaste.prediction.methods import LABELS
+
+    lines = []
+    for _, row in found.summary.iterrows():
+        text = f"{row['auc']:.3f}  ({row['auc_low']:.3f} to {row['auc_high']:.3f})"
+        text += f"   AUPRC {row['auprc']:.3f}   Brier {row['brier']:.3f}"
+        lines.append((LABELS[row["method"]], text))
+    print_list(f"AUC on test patients, mean of {len(found.splits['split'].unique())} splits", lines)
+    gaps = [
+        (
+            LABELS[row["method"]],
+            f"{row['difference']:+.3f}  ({row['difference_low']:+.3f} to {row['difference_high']:+.3f})   "
+            f"higher in {row['better_in']} of {row['splits']} splits",
+        )
+        for _, row in found.comparison.iterrows()
+    ]
+    if gaps:
+        print_list("TASTE's AUC less that of", gaps)
+    strongest = [
+        (
+            f"Phenotype {row['phenotype']}",
+            f"{row['odds_ratio']:.2f}  ({row['odds_ratio_low']:.2f} to {row['odds_ratio_high']:.2f})   "
+            f"{row['definition']}",
+        )
+        for _, row in found.coefficients.head(5).iterrows()
+    ]
+    print_list("Odds ratio for one standard deviation of a score, the strongest", strongest)
+    files = [
+        ("Page", str(out / "prediction.md")),
+        ("Tables", str(out / "summary.csv")),
+        ("Figures", str(out / "figures")),
+        ("Model", str(out / "model")),
+    ]
+    if found.predictions is not None:
+        files.append(("Patients", str(out / "predictions.parquet")))
+    print_list("Written", files, wrap=False)
