@@ -49,7 +49,7 @@ def markdown(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
 
 
 def shown(value: Any, digits: int = 4) -> str:
-    if value is None or (isinstance(value, float) and value != value):
+    if value is None or value != value:
         return "–"
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
@@ -59,3 +59,10 @@ def spread(mean: float, sd: float, digits: int = 3) -> str:
     if mean != mean:
         return "–"
     return f"{mean:.{digits}g}" + (f" ± {sd:.2g}" if sd == sd else "")
+
+
+def fixed(mean: float, sd: float = float("nan"), decimals: int = 3) -> str:
+    """The same with a fixed number of decimals, for figures on one scale."""
+    if mean != mean:
+        return "–"
+    return f"{mean:.{decimals}f}" + (f" ± {sd:.{decimals}f}" if sd == sd else "")
