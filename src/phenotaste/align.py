@@ -1,5 +1,6 @@
 """A cohort as the arrays the kernels need, its columns matched by name to a fitted model's."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,9 @@ from phenotaste.core.cpu import patient_norms
 from phenotaste.core.records import Array, Shard
 from phenotaste.errors import InputError
 
+Room = Callable[[tuple[int, ...], Any], Array]  # like np.empty
+
+ENTRIES_AT_A_TIME = 2**22
 PATIENTS_AT_A_TIME = 2**13  # bounds what counting needs beside the data
 
 
@@ -40,8 +44,11 @@ def columns_of_fitted(model: Any) -> Columns:
     return Columns(model.V_.shape[0], model.feature_names_in_, P, model.static_names_in_)
 
 
-def align(cohort: Cohort, columns: Columns) -> Aligned:
-    """The cohort's data in the order of `columns`; data without names must have the same width."""
+def align(cohort: Cohort, columns: Columns, room: Room = np.empty) -> Aligned:
+    """The cohort's data in the order of `columns`; data without names must have the same width.
+
+    `room` makes the arrays for what has to be converted.
+    """
     visits, static = cohort.visits, cohort.static
     where, unknown = positions(
         cohort.feature_names, columns.feature_names, cohort.shape[1], columns.n_features, "temporal"
@@ -49,7 +56,7 @@ def align(cohort: Cohort, columns: Columns) -> Aligned:
     if where is not None:
         visits = move_columns(visits, where, columns.n_features)
     known = columns.n_features if where is None else int(np.sum(where >= 0))
-    shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns))
+    shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns), room)
     return Aligned(shard, patient_norms(shard), unknown, columns.n_features - known)
 
 
@@ -98,14 +105,14 @@ def align_static(static: Array | None, names: Array | None, columns: Columns) ->
     return aligned
 
 
-def shard_of(visits: sparse.csr_array, offsets: Array, static: Array | None) -> Shard:
+def shard_of(visits: sparse.csr_array, offsets: Array, static: Array | None, room: Room = np.empty) -> Shard:
     """The arrays as the kernels take them, read-only so that they are compiled for one kind of array."""
     K = len(offsets) - 1
     A = np.zeros((K, 0)) if static is None else static
     return Shard(
         read_only(visits.data),
-        read_only(visits.indices, np.int32),
-        read_only(visits.indptr, np.int64),
+        read_only(visits.indices, np.int32, room),
+        read_only(visits.indptr, np.int64, room),
         read_only(offsets, np.int64),
         read_only(A, np.float64),
     )
@@ -129,8 +136,13 @@ def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
     return counts, np.count_nonzero(shard.static, axis=0).astype(np.int64)
 
 
-def read_only(array: Array, dtype: Any = None) -> Array:
-    view = np.ascontiguousarray(array, dtype=dtype).view(np.ndarray)
+def read_only(array: Array, dtype: Any = None, room: Room = np.empty) -> Array:
+    if dtype is not None and array.dtype != dtype:
+        view = room(array.shape, dtype)
+        for first in range(0, len(array), ENTRIES_AT_A_TIME):
+            view[first : first + ENTRIES_AT_A_TIME] = array[first : first + ENTRIES_AT_A_TIME]
+    else:
+        view = np.ascontiguousarray(array).view(np.ndarray)
     if view is array or view.base is not None:
         view = view[:]
     view.flags.writeable = False

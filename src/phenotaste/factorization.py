@@ -14,10 +14,12 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file, phenotypes
-from phenotaste.align import Aligned, align, columns_of, patients_having
+from phenotaste.align import Aligned, Room, align, columns_of, patients_having
+from phenotaste.checkpoint import Keeper
 from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Weights
+from phenotaste.core.tally import square_sum
 from phenotaste.errors import InputError
 from phenotaste.review import Review, Reviewed
 
@@ -156,7 +158,7 @@ class Factorization(TransformerMixin, BaseEstimator):
                 "some phenotypes will repeat each other.",
                 stacklevel=4,
             )
-        aligned = align(cohort, columns_of(cohort))
+        aligned = align(cohort, columns_of(cohort), self._room())
         size = float(aligned.norms.sum())
         if size > 0 and not SMALLEST_SIZE < size < LARGEST_SIZE:
             raise InputError(
@@ -165,6 +167,10 @@ class Factorization(TransformerMixin, BaseEstimator):
             )
         return aligned
 
+    def _room(self) -> Room:
+        """What makes arrays as long as the cohort."""
+        return np.empty
+
     def _need_cohort(self, cohort: Any) -> None:
         if not isinstance(cohort, Cohort):
             raise InputError(
@@ -172,16 +178,22 @@ class Factorization(TransformerMixin, BaseEstimator):
                 "build one with Cohort(...) or Cohort.from_events(...)."
             )
 
-    def _best_start(self, attempt: Callable[[int, np.random.Generator], loop.Fit]) -> loop.Fit:
+    def _best_start(
+        self, attempt: Callable[[int, np.random.Generator], loop.Fit], keeper: Keeper | None = None
+    ) -> loop.Fit:
         """The lowest of `n_init` fits, each with a seed of its own; a callback that stops one stops them all."""
         seeds = check_random_state(self.random_state).randint(2**31, size=self.n_init)
-        best: loop.Fit | None = None
-        for start in range(self.n_init):
+        first, best = 0, None
+        if keeper is not None:
+            seeds, first, best = keeper.begin(seeds)
+        for start in range(first, self.n_init):
             found = attempt(start, np.random.default_rng(seeds[start]))
             if self.verbose:
                 print(f"start {start + 1} of {self.n_init}: {found.outcome} at {found.losses[-1]:.6g}")
             if best is None or found.losses[-1] < best.losses[-1] or not np.isfinite(best.losses[-1]):
                 best = found
+                if keeper is not None and start + 1 < self.n_init:
+                    keeper.better(found)
             if found.outcome is loop.Outcome.STOPPED:
                 break
         assert best is not None
@@ -235,7 +247,8 @@ def static_weight(lam: float, weights: str, aligned: Aligned) -> float:
     """λ_eff: a relative weight is a share of the visits' size against that of the static features."""
     if weights == "absolute":
         return float(lam)
-    size = float(np.sum(aligned.shard.static**2))
+    static = aligned.shard.static
+    size = float(square_sum(static.reshape(-1), 0, static.size))
     return lam * float(aligned.norms.sum()) / size if size > 0 else 0.0
 
 

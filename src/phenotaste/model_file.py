@@ -37,8 +37,9 @@ def save(
     include_patients: bool,
     more_figures: tuple[str, ...] = (),
     more_files: store.Files | None = None,
+    beside: store.Beside | None = None,
 ) -> None:
-    """Write a model; `more_figures` and `more_files` are what only its own method has."""
+    """Write a model; `more_figures` and `more_files` are what only its own method has, `beside` files for people."""
     arrays = {name: getattr(model, name) for name in ARRAYS if name not in TOTALS}
     arrays |= {name: getattr(model, name, None) for name in TOTALS}
     files = {
@@ -47,12 +48,18 @@ def save(
     }
     if include_patients:
         files["patients"] = {name: getattr(model, name) for name in PATIENTS}
+    settings = settings_of(model)
+    figures = {name: plain(getattr(model, name)) for name in (*FIGURES, *more_figures)}
+    meta = {"method": type(model).__name__, "settings": settings, "figures": figures}
+    store.write(path, KIND, files, meta, beside)
+
+
+def settings_of(model: Any) -> dict[str, Any]:
+    """The settings that say what is found, as JSON has them."""
     settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_KEPT}
     if not isinstance(settings["random_state"], int):
         settings["random_state"] = None
-    figures = {name: plain(getattr(model, name)) for name in (*FIGURES, *more_figures)}
-    meta = {"method": type(model).__name__, "settings": settings, "figures": figures}
-    store.write(path, KIND, files, meta)
+    return settings
 
 
 def plain(value: Any) -> Any:

@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 import safetensors
 
+from phenotaste import pages
 from phenotaste.errors import InputError
 
 try:
@@ -360,6 +361,7 @@ def _read_file(folder: Path, entry: dict[str, Any], mmap: bool) -> dict[str, np.
                 pass  # opening validates the header: sizes, overlaps, holes
             file.seek(0)
             data = np.memmap(file, np.uint8, mode="r") if mmap else np.fromfile(file, np.uint8)
+            pages.register(data, path)
             return _decode_all(data, entry["arrays"])
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError):
             raise _damaged(path, "does not hold the arrays that its manifest lists") from None

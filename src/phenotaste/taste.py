@@ -2,12 +2,16 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from phenotaste.align import Aligned, align, columns_of_fitted
+from phenotaste import model_file
+from phenotaste.align import Aligned, Room, align, columns_of_fitted
+from phenotaste.checkpoint import Keeper, fingerprint
 from phenotaste.cohort import Cohort
 from phenotaste.core import loop
 from phenotaste.core.records import Array, Model, Weights
@@ -125,16 +129,50 @@ class TASTE(Factorization):
 
     def fit(self, cohort: Cohort, y: Any = None) -> Self:
         """Find the phenotypes of a cohort; y is ignored."""
-        engine, aligned = self._prepare(cohort)
+        with self._around(), ExitStack() as at_end:
+            engine, aligned = self._prepare(cohort)
+            at_end.callback(getattr(engine, "close", nothing))
+            getattr(engine, "reserve", nothing)(self.n_init)
+            keeper = self._keeper(engine, cohort, aligned)
+            if keeper is not None:
+                at_end.callback(keeper.let_go)
+            self._fit(engine, keeper, cohort, aligned)
+        return self
+
+    def _fit(
+        self, engine: loop.Engine | Device, keeper: Keeper | None, cohort: Cohort, aligned: Aligned
+    ) -> None:
         self._figures: dict[int, Figures | None] = {}  # of each start, where it ran on a GPU
         with one_blas_thread():  # also for the small products between the steps: idle BLAS threads spin
             best = self._best_start(
-                lambda start, rng: self._attempt(start, rng, engine, aligned, cohort.shape[1])
+                lambda start, rng: self._attempt(start, rng, engine, aligned, cohort.shape[1], keeper), keeper
             )
-        self._found = self._figures.get(id(best))
+        measured = getattr(engine, "measure", nothing)(best.model, best.patients, aligned.norms > 0)
+        self._found = measured or self._figures.get(id(best))
         self._keep(best, cohort, aligned, engine.weights)
         del self._figures, self._found
-        return self
+        if keeper is not None:
+            keeper.finish()
+
+    def _keeper(self, engine: Any, cohort: Cohort, aligned: Aligned) -> Keeper | None:
+        """Who keeps the fit on its way, where the engine was told to."""
+        checkpoint = getattr(self.engine, "checkpoint", None)
+        if checkpoint is None:
+            return None
+
+        def identity() -> dict[str, Any]:
+            settings = model_file.settings_of(self)
+            found = fingerprint(aligned.shard, cohort.feature_names, cohort.static_names)
+            return {"settings": settings, "cohort": found}
+
+        return Keeper(checkpoint, engine, identity)
+
+    def _around(self) -> AbstractContextManager[Any]:
+        around = getattr(self.engine, "around", None)
+        return nullcontext() if around is None else around()
+
+    def _room(self) -> Room:
+        return getattr(self.engine, "room", np.empty)
 
     def project(self, cohort: Cohort) -> Projection:
         """Scores, courses and loss of patients under the fitted definitions."""
@@ -142,10 +180,12 @@ class TASTE(Factorization):
         self._need_cohort(cohort)
         rank = self.H_.shape[0]
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
-        aligned = align(cohort, columns_of_fitted(self))
-        mu = self._patient_weights(aligned.norms, rank)
-        engine = self._engine(cohort, aligned, Weights(self.lam_eff_, mu), rank, len(self.V_))
-        scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
+        with self._around(), ExitStack() as at_end:
+            aligned = align(cohort, columns_of_fitted(self), self._room())
+            mu = self._patient_weights(aligned.norms, rank)
+            engine = self._engine(cohort, aligned, Weights(self.lam_eff_, mu), rank, len(self.V_))
+            at_end.callback(getattr(engine, "close", nothing))
+            scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
         return Projection(
             scored.W,
             scored.U,
@@ -215,22 +255,30 @@ class TASTE(Factorization):
         engine: loop.Engine | Device,
         aligned: Aligned,
         n_features: int,
+        keeper: Keeper | None = None,
     ) -> loop.Fit:
-        """One fit from a start of its own."""
-        kind = "random" if self.init == "nmf" and start % 2 else self.init
-        model = starting_model(kind, aligned.shard, n_features, self.rank, self.normalize, rng)
-        if self.init == "uniform":
-            engine.start_uniform(rng)
-        else:
-            engine.start(model)
+        """One fit from a start of its own, or from where it was interrupted."""
+        begin: Model | loop.State | None = None if keeper is None else keeper.state_of(start)
+        if begin is None:
+            kind = "random" if self.init == "nmf" and start % 2 else self.init
+            begin = starting_model(kind, aligned.shard, n_features, self.rank, self.normalize, rng)
+            if self.init == "uniform":
+                engine.start_uniform(rng)
+            else:
+                engine.start(begin)
         found = loop.fit(
             engine,
-            model,
+            begin,
             normalize=self.normalize,
             exact=self.solver == "bpp",
             max_iter=self.max_iter,
             tol=self.tol,
             callback=self._reporter(start),
+            keep=None if keeper is None else partial(keeper.look, start),
         )
         self._figures[id(found)] = engine.figures if isinstance(engine, Device) else None
         return found
+
+
+def nothing(*_: Any) -> None:
+    """What an engine does that has nothing to do here."""

@@ -48,8 +48,11 @@ class Engine(Stepper, Protocol):
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
 
-    def mark(self, *, before: bool = True) -> Mark:
-        """A way back to the courses as they are and (`before`) those one step ago; good for other processes too."""
+    def mark(self) -> Mark:
+        """A way back to the courses as they are and, unless `score` came last, those one step ago.
+
+        Another process can take it, too.
+        """
 
     def restore(self, mark: Mark) -> bool:
         """Go back there. False: some courses are lost or damaged, and `rebuild` has to come next."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -29,6 +29,10 @@ PIECE_VISITS = (
     2**16
 )  # a block is worked through in pieces, so that what is behind the work need not stay in memory
 
+REBUILD_TOL, REBUILD_PASSES = (
+    1e-6,
+    60,
+)  # lost courses: measured, the objective is back after about fifty passes
 NO_LOSS = np.empty((0, 2))  # in a fit the losses follow from the sums
 
 
@@ -56,6 +60,8 @@ class Threads:
 
     The kernels release the interpreter lock, so plain threads are enough.
     """
+
+    piece_visits = PIECE_VISITS  # changes no bit: patients are added one after the other
 
     def __init__(
         self,
@@ -93,7 +99,7 @@ class Threads:
         """The paper's start: every entry of U uniform; patients without history stay at zero."""
         self._leave_what_was_handed_out()
         offsets, indptr = self.shard.offsets, self.shard.indptr
-        for first, last in pairwise(piece_edges(offsets, 0, len(offsets) - 1).tolist()):
+        for first, last in pairwise(piece_edges(offsets, 0, len(offsets) - 1, self.piece_visits).tolist()):
             here = self.courses[offsets[first] : offsets[last]]
             rng.random(out=here, dtype=here.dtype)
             nothing = np.diff(indptr[offsets[first : last + 1]]) == 0
@@ -137,8 +143,9 @@ class Threads:
     def score(self, model: Model, W: Array | None = None) -> Scored:
         """Scores and losses at the courses as they are; with W given, the losses at those scores."""
         K = len(self.shard.offsets) - 1
-        solve, scores = W is None, np.empty((K, self.rank)) if W is None else np.array(W, np.float64)
-        loss = np.empty((K, 3))
+        solve = W is None
+        scores = self._empty(K, self.rank) if W is None else np.require(W, np.float64, ["C", "A", "W"])
+        loss = self._empty(K, 3)
         definitions = define(model, self.weights.lam)
         self._map(
             lambda block, first, last, place: cpu.score(
@@ -161,38 +168,47 @@ class Threads:
 
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
-        definitions = define(model, self.weights.lam)
-        self._map(
-            lambda block, first, last, place: project(
-                self.shard,
-                first,
-                last,
-                self.weights,
-                definitions,
-                self.courses,
-                self.exact,
-                tol,
-                max_iter,
-                place,
-            ),
-            model,
-        )
+        self._project(model, tol, max_iter, lambda first, last: True)
         return self.score(model)
 
-    def mark(self, *, before: bool = True) -> Mark:
+    def _project(self, model: Model, tol: float, max_iter: int, wanted: Callable[[int, int], bool]) -> None:
+        """Courses under a fixed model, of the pieces that are wanted."""
+        self._leave_what_was_handed_out()
+        definitions = define(model, self.weights.lam)
+
+        def work(block: Block, first: int, last: int, place: Place) -> None:
+            if wanted(first, last):
+                project(
+                    self.shard,
+                    first,
+                    last,
+                    self.weights,
+                    definitions,
+                    self.courses,
+                    self.exact,
+                    tol,
+                    max_iter,
+                    place,
+                )
+
+        self._map(work, model)
+
+    def mark(self) -> Mark:
         """The arrays themselves, not copied: later steps write over them, but not over what `score` handed out."""
         arrays = {"courses": self.courses}
-        if before and self.previous is not None:
+        if self.previous is not None and not self._handed_out:
             arrays["previous"] = self.previous
         return Mark({}, arrays)
 
     def restore(self, mark: Mark) -> bool:
-        self.courses = mark.arrays["courses"]
+        self.courses, self._handed_out = mark.arrays["courses"], False
         self.previous = mark.arrays.get("previous")
         return True
 
     def rebuild(self, model: Model) -> None:
-        """Nothing to do: the arrays of a mark are all there, or it could not be read."""
+        """All courses, as a projection finds them."""
+        self._project(model, REBUILD_TOL, REBUILD_PASSES, lambda first, last: True)
+        self.previous = None
 
     def release(self, mark: Mark) -> None:
         """Nothing to do: arrays go when nobody has them."""
@@ -205,6 +221,13 @@ class Threads:
     def _room_for_courses(self) -> Array:
         return np.zeros_like(self.courses)
 
+    def _empty(self, *shape: int) -> Array:
+        """Room for what `score` finds of every patient."""
+        return np.empty(shape)
+
+    def _ahead(self, first: int, last: int) -> None:
+        """Called when patients first..last come next: here they are in memory already."""
+
     def _behind(self, first: int, last: int) -> None:
         """Called when patients first..last have been worked through: here they may stay in memory."""
 
@@ -212,7 +235,7 @@ class Threads:
         if self._cut is None:
             edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
             self._cut = [
-                Block(n, *ends, piece_edges(self.shard.offsets, *ends))
+                Block(n, *ends, piece_edges(self.shard.offsets, *ends, self.piece_visits))
                 for n, ends in enumerate(pairwise(edges.tolist()))
             ]
         return self._cut
@@ -224,9 +247,13 @@ class Threads:
                 place = self._places.pop()
             except IndexError:
                 place = new_place(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
-            for first, last in block.pieces():
-                work(block, first, last, place)
-                self._behind(first, last)
+            pieces = list(block.pieces())
+            self._ahead(*pieces[0])
+            for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
+                if following is not None:
+                    self._ahead(*following)
+                work(block, *piece, place)
+                self._behind(*piece)
             self._places.append(place)
 
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
@@ -254,7 +281,32 @@ def block_edges(shard: Shard, n_columns: int, rank: int) -> Array:
     return np.unique(np.concatenate([[0], cuts, [len(work)]]))
 
 
-def piece_edges(offsets: Array, first: int, last: int, most: int = PIECE_VISITS) -> Array:
+def piece_edges(offsets: Array, first: int, last: int, most: int) -> Array:
     """Patients first..last cut where another `most` visits are full; only the data decides where."""
     full = (offsets[first : last + 1] - offsets[first]) // most
     return np.concatenate([[first], first + 1 + np.flatnonzero(np.diff(full[:-1])), [last]])
+
+
+class InMemory:
+    """`TASTE(engine=InMemory(checkpoint=...))`: this machine's threads, and a fit that can be gone on with.
+
+    Parameters
+    ----------
+    checkpoint : `phenotaste.checkpoint.Checkpoint`, which says where and how often.
+    """
+
+    def __init__(self, checkpoint: Any = None) -> None:
+        self.checkpoint = checkpoint
+
+    def open(
+        self,
+        cohort: Any,
+        aligned: Any,
+        weights: Weights,
+        rank: int,
+        *,
+        exact: bool,
+        dtype: str,
+        n_jobs: int | None,
+    ) -> Threads:
+        return Threads(aligned.shard, weights, rank, exact=exact, dtype=dtype, n_jobs=n_jobs)

@@ -1,0 +1,374 @@
+"""The patient step on cohorts larger than memory: courses in memory-mapped files, pages dropped behind the work."""
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from contextlib import AbstractContextManager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+from phenotaste import pages
+from phenotaste.core.cpu import cross_product_gaps
+from phenotaste.core.loop import Mark
+from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
+from phenotaste.core.simd import whole
+from phenotaste.engines.gpu import Figures
+from phenotaste.engines.threads import (
+    PIECE_VISITS,
+    REBUILD_PASSES,
+    REBUILD_TOL,
+    Threads,
+    available_cores,
+    block_edges,
+    piece_edges,
+)
+from phenotaste.errors import InputError
+
+PROGRAM = 450 * 10**6  # measured: this program with its libraries and compiled kernels, before any patient
+SLACK = 64 * 10**6  # the start's sample, and what a disk brings between two looks at the memory
+PATIENT_BYTES = 64  # weights, norms, offsets and short-lived copies of them
+SMALLEST_PIECE = 512  # visits: smaller ones cost more calls than they save memory
+AT_ONCE = 3  # pieces of a thread in memory: the last on its way out, the one at work, the next on its way in
+CHAPTER_VISITS = 2**20  # courses are checked, and where they are torn rebuilt, by so many visits
+COURSES = re.compile(r"courses-[0-9a-f]{16}\.bin")
+
+
+class Disk:
+    """`TASTE(engine=Disk("work", memory="4GB"))`: a fit within so much memory, bit for bit what it is without.
+
+    Parameters
+    ----------
+    work : folder for the courses, which are about patients: only you can read it. Made if it is not there.
+    memory : what the process may hold, such as "4GB"; too little is refused with what is needed.
+    checkpoint : `phenotaste.checkpoint.Checkpoint`, to go on after an interruption; its folder must be `work`.
+    """
+
+    def __init__(
+        self, work: str | os.PathLike[str], memory: str | int = "4GB", checkpoint: Any = None
+    ) -> None:
+        self.work, self.memory, self.checkpoint = work, memory, checkpoint
+
+    def around(self) -> AbstractContextManager[None]:
+        """What holds from before the cohort is looked at until the model is fitted."""
+        return pages.ceiling(int(0.95 * pages.bytes_of(self.memory)))
+
+    def room(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array that needs no memory."""
+        return pages.in_a_file(shape, dtype, self._folder())
+
+    def open(
+        self,
+        cohort: Any,
+        aligned: Any,
+        weights: Weights,
+        rank: int,
+        *,
+        exact: bool,
+        dtype: str,
+        n_jobs: int | None,
+    ) -> "OnDisk":
+        shard, threads = aligned.shard, n_jobs or available_cores()
+        piece = visits_of_a_piece(
+            shard, rank, np.dtype(dtype).itemsize, threads, cohort.n_features, pages.bytes_of(self.memory)
+        )
+        files = Files(self._folder(), self.checkpoint is not None)
+        return OnDisk(files, piece, shard, weights, rank, exact=exact, dtype=dtype, n_jobs=threads)
+
+    def _folder(self) -> Path:
+        folder = Path(self.work)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or "the system refused").lower()
+            raise InputError(
+                f"{folder} cannot be used to work in: {reason}; choose another folder."
+            ) from None
+        return folder
+
+
+def bytes_beside_pieces(shard: Shard, rank: int, threads: int, n_features: int) -> int:
+    """What a fit holds however small its pieces are."""
+    K, P = shard.static.shape
+    longest = int(np.diff(shard.offsets).max(initial=1))
+    sums = (len(block_edges(shard, n_features + P, rank)) - 1) * 8 * (n_features + P + 4 * whole(rank) + 1)
+    desks = threads * 8 * whole(rank) * (8 * longest + 24 * whole(rank))
+    return PATIENT_BYTES * K + sums * whole(rank) + desks + SLACK
+
+
+def visits_of_a_piece(
+    shard: Shard, rank: int, itemsize: int, threads: int, n_features: int, memory: int
+) -> int:
+    """How many visits a thread may have before it in memory at a time; too little memory is refused."""
+    visits = max(int(shard.offsets[-1]), 1)
+    entry = shard.data.itemsize + shard.indices.itemsize
+    a_visit = 2 * rank * itemsize + 8 + len(shard.data) * entry / visits + shard.static.nbytes / visits
+    fixed = max(pages.resident_bytes(), PROGRAM) + bytes_beside_pieces(shard, rank, threads, n_features)
+    least = max(SMALLEST_PIECE, int(np.diff(shard.offsets).max(initial=1)))
+    room = int((memory - fixed) / (AT_ONCE * threads * a_visit))
+    if room < least:
+        needed = fixed + AT_ONCE * threads * a_visit * least
+        raise InputError(
+            f"{pages.in_words(memory)} of memory is too little for this fit: "
+            f"allow it at least {pages.in_words(needed)}, or use fewer threads."
+        )
+    return min(room, PIECE_VISITS)
+
+
+class Files:
+    """Files of courses in the work folder. One goes when its array does, unless a checkpoint has it."""
+
+    def __init__(self, folder: Path, named: bool) -> None:
+        self.folder, self.named = folder, named
+        self.held: dict[str, int] = {}  # names that checkpoints have, and how many
+        self.alive: dict[int, str] = {}  # of arrays in use, by address
+        self.closing = False  # the folder goes with its last file
+
+    def new(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        name = f"courses-{secrets.token_hex(8)}.bin" if self.named else None
+        try:
+            array = pages.in_a_file(shape, dtype, self.folder, name)
+        except OSError as error:
+            reason = (error.strerror or "the system refused").lower()
+            raise InputError(
+                f"{self.folder} could not take the courses: {reason}; free some of the disk, or work elsewhere."
+            ) from None
+        return array if name is None else self._known(array, name)
+
+    def again(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array | None:
+        """The file of a checkpoint, or None where it is not what it was."""
+        path = self.folder / name
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if (
+            not COURSES.fullmatch(name)
+            or path.is_symlink()
+            or not path.is_file()
+            or path.stat().st_size != size
+        ):
+            return None
+        self.held.setdefault(name, 1)
+        return self._known(pages.mapped(path, shape, dtype), name)
+
+    def sweep(self) -> None:
+        """Remove what an earlier process left, unless a checkpoint has it."""
+        for path in self.folder.iterdir():
+            if COURSES.fullmatch(path.name) and path.name not in {*self.held, *self.alive.values()}:
+                path.unlink()
+
+    def name_of(self, array: Array | None) -> str | None:
+        return None if array is None else self.alive.get(pages.address(array))
+
+    def is_held(self, array: Array | None) -> bool:
+        return self.name_of(array) in self.held
+
+    def hold(self, name: str) -> None:
+        self.held[name] = self.held.get(name, 0) + 1
+
+    def release(self, name: str) -> None:
+        left = self.held.pop(name, 0) - 1
+        if left > 0:
+            self.held[name] = left
+        elif name not in self.alive.values():
+            self._remove(name)
+
+    def _known(self, array: Array, name: str) -> Array:
+        if array.base is None:  # no visits at all
+            return array
+        place = pages.address(array)
+        self.alive[place] = name
+        finalize(array.base, self._gone, place)
+        return array
+
+    def _gone(self, place: int) -> None:
+        name = self.alive.pop(place)
+        if name not in self.held:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+        if self.closing:
+            self.close()
+
+    def close(self) -> None:
+        self.closing = True
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+class OnDisk(Threads):
+    """Threads whose courses, scores and losses lie in files; their pages go when the work has passed them."""
+
+    def __init__(
+        self, files: Files, piece_visits: int, shard: Shard, weights: Weights, rank: int, **options: Any
+    ) -> None:
+        self.files, self.piece_visits = files, piece_visits
+        self._shape = (int(shard.offsets[-1]), rank), np.dtype(options["dtype"])
+        self._lost: Array | None = None  # chapters that could not be restored
+        super().__init__(shard, weights, rank, courses=np.zeros((0, rank), options["dtype"]), **options)
+        self._of_patients: list[Array] = []  # what `score` writes
+        self._handed_out = True  # there are no courses yet
+
+    def reserve(self, n_starts: int) -> None:
+        """Refuse at once what the disk could not hold later."""
+        copies = 2 + (2 if self.files.named else 0) + (1 if n_starts > 1 else 0)
+        needed = copies * self._shape[0][0] * self.rank * self._shape[1].itemsize
+        needed += (len(self.shard.offsets) - 1) * 8 * (2 if n_starts > 1 else 1) * (self.rank + 3)
+        free = shutil.disk_usage(self.files.folder).free
+        if needed > free:
+            raise InputError(
+                f"{self.files.folder} has {pages.in_words(free)} left and the courses need {pages.in_words(needed)}: "
+                "free some of the disk, or work elsewhere."
+            )
+
+    def step(self, model: Model, reach: float = 0.0) -> Sums:
+        if self.previous is not None and self.files.is_held(
+            self.previous
+        ):  # a checkpoint needs it as it is: go on in another file
+            kept, self.previous = self.previous, self._room_for_courses()
+            if reach > 0:
+                self._copy(kept, self.previous)
+        return super().step(model, reach)
+
+    def score(self, model: Model, W: Array | None = None) -> Scored:
+        self._of_patients = []
+        try:
+            return super().score(model, W)
+        finally:
+            self._of_patients = []
+
+    def measure(self, model: Model, patients: Scored, counted: Array) -> Figures:
+        """What `metrics.rmse` and `metrics.cpi` look at, to the bit, without holding it."""
+        weights, courses = self.weights, self.courses
+        self.weights, self.courses = Weights(1.0, weights.mu), patients.U
+        try:
+            visits, static, _ = self.score(model, patients.W).loss.sum(axis=0)
+        finally:
+            self.weights, self.courses = weights, courses
+        gaps, HH, offsets = np.empty(len(counted)), model.H.T @ model.H, self.shard.offsets
+        for first, last in pairwise(self._edges(self.piece_visits)):
+            rows = slice(offsets[first], offsets[last])
+            here = offsets[first : last + 1] - rows.start
+            here.flags.writeable = False  # as they are elsewhere, so that nothing is compiled again
+            cross_product_gaps(here, patients.U[rows], HH, gaps[first:last])
+            pages.drop(patients.U[rows])
+        return Figures(float(visits), float(static), float(gaps[counted].sum()))
+
+    def mark(self) -> Mark:
+        """The names of the files, with a checksum for every chapter of them."""
+        token: dict[str, Any] = {}
+        for role, array in (
+            ("courses", self.courses),
+            ("previous", None if self._handed_out else self.previous),
+        ):
+            name = self.files.name_of(array)
+            if array is not None and name is not None:
+                pages.flush(array)
+                token[role] = {"name": name, "sha256": self._digests(array)}
+                self.files.hold(name)
+        return Mark(token, {})
+
+    def restore(self, mark: Mark) -> bool:
+        self.previous, self._handed_out, chapters = None, False, self._edges(CHAPTER_VISITS)
+        self._lost = np.zeros(len(chapters) - 1, bool)
+        for role, entry in mark.token.items():
+            found = self.files.again(str(entry["name"]), *self._shape)
+            if found is None:
+                self._lost[:] = True
+                continue
+            wrong = [
+                mine != theirs for mine, theirs in zip(self._digests(found), entry["sha256"], strict=True)
+            ]
+            self._lost |= np.array(wrong, bool)
+            setattr(self, role, found)
+        return not self._lost.any()
+
+    def rebuild(self, model: Model) -> None:
+        """Lost chapters by projection; the rest of the courses is copied, for a checkpoint may need it as it is."""
+        assert self._lost is not None
+        lost, starts = self._lost, self._edges(CHAPTER_VISITS)[:-1]
+        old = None if lost.all() else self.courses
+        self.courses, self.previous, self._handed_out = self._room_for_courses(), None, False
+        if old is not None:
+            self._copy(old, self.courses)
+
+        def wanted(first: int, last: int) -> bool:
+            touched = slice(
+                np.searchsorted(starts, first, "right") - 1, np.searchsorted(starts, last, "left")
+            )
+            return bool(lost[touched].any())
+
+        self._project(model, REBUILD_TOL, REBUILD_PASSES, wanted)
+
+    def release(self, mark: Mark) -> None:
+        for entry in mark.token.values():
+            self.files.release(str(entry["name"]))
+
+    def sweep(self) -> None:
+        """Remove what an earlier process left and no checkpoint has."""
+        self.files.sweep()
+
+    def close(self) -> None:
+        """Let go of all files but those that somebody still has, or a checkpoint; an empty folder goes too."""
+        self.previous = None
+        self.courses, self._handed_out = np.zeros((0, self.rank), self._shape[1]), True
+        self.files.close()
+
+    def _room_for_courses(self) -> Array:
+        return self.files.new(*self._shape)
+
+    def _empty(self, *shape: int) -> Array:
+        array = pages.in_a_file(shape, np.float64, self.files.folder)
+        self._of_patients.append(array)
+        return array
+
+    def _ahead(self, first: int, last: int) -> None:
+        for part in self._parts(first, last):
+            pages.fetch(part)
+
+    def _behind(self, first: int, last: int) -> None:
+        # Once more for the piece before: what was written then may have reached the disk by now.
+        back = int(np.searchsorted(self.shard.offsets, self.shard.offsets[first] - self.piece_visits))
+        for part in self._parts(min(back, first), last):
+            pages.drop(part)
+
+    def _parts(self, first: int, last: int) -> list[Array]:
+        """All that lies in files of patients first..last."""
+        shard = self.shard
+        visits = slice(int(shard.offsets[first]), int(shard.offsets[last]))
+        entries = slice(int(shard.indptr[visits.start]), int(shard.indptr[visits.stop]))
+        found = [shard.data[entries], shard.indices[entries], shard.indptr[visits], shard.static[first:last]]
+        found += [array[visits] for array in (self.courses, self.previous) if array is not None]
+        return found + [array[first:last] for array in self._of_patients]
+
+    def _copy(self, old: Array, new: Array) -> None:
+        offsets = self.shard.offsets
+        for first, last in pairwise(self._edges(self.piece_visits)):
+            rows = slice(offsets[first], offsets[last])
+            new[rows] = old[rows]
+            pages.drop(old[rows])
+            pages.drop(new[rows])
+
+    def _digests(self, array: Array) -> list[str]:
+        """SHA-256 of every chapter."""
+        offsets = self.shard.offsets
+
+        def digest(first: int, last: int) -> str:
+            found = hashlib.sha256()
+            for one, other in pairwise(piece_edges(offsets, first, last, self.piece_visits).tolist()):
+                part = array[offsets[one] : offsets[other]]
+                found.update(part.reshape(-1).view(np.uint8).data)
+                pages.drop(part)
+            return found.hexdigest()
+
+        edges = self._edges(CHAPTER_VISITS)
+        return list(self._pool.map(digest, edges[:-1], edges[1:]))
+
+    def _edges(self, most: int) -> list[int]:
+        offsets = self.shard.offsets
+        edges: list[int] = piece_edges(offsets, 0, len(offsets) - 1, most).tolist()
+        return edges
