@@ -246,6 +246,6 @@ def by_factor(table: "pd.DataFrame", noise: float) -> str:
         row = here.set_index("method")
         for factor in FACTORS:
             name = "U_k" if factor == "U" else factor
-            values = [fixed(row.at[m, f"sim_{factor}_mean"]) for m in methods]
+            values = [fixed(float(row[f"sim_{factor}_mean"][m])) for m in methods]
             rows.append([f"{SCALES[scale]}, {SHAPES[q]}", name, *values])
     return markdown(rows, ["noise", "factor", *[LABELS[name] for name in methods]])

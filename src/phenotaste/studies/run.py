@@ -90,6 +90,8 @@ def share_out(study: Study, jobs: int | None, threads: int | None) -> tuple[int,
                 f"The study {study.NAME} takes times, so that its cells run one by one: leave out jobs."
             )
         return 1, threads
+    if getattr(study, "WIDE", False):
+        return 1, jobs or threads
     cores = available_cores()
     jobs = cores if jobs is None else jobs
     return jobs, threads or max(1, cores // jobs)

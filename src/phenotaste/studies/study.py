@@ -61,6 +61,9 @@ class Study(Protocol):
 
     `results` has a row for each cell (or several, where a cell finds several things): the cell's own words, what it
     found, and `cell`, `cell_seconds`, `cell_processor_seconds`, `cores`, `threads`, `processor`, `versions`.
+
+    A study may also say `WIDE = True`, when a cell shares out its work by itself and `Work.threads` is how many
+    processes it may have, and `FILES`, names of files that cells leave in `Work.folder` for the reader.
     """
 
     NAME: str

@@ -13,6 +13,8 @@ from phenotaste.studies.study import Cell, Options, Study, Work, load
 
 def run_cell(study: Study, cell: Cell, work: Work, folder: Folder) -> None:
     """Do a cell and put it on disk, with what it took and on what."""
+    if work.folder is not None and hasattr(study, "FILES"):
+        work.folder.mkdir(parents=True, exist_ok=True)
     with timed() as taken:
         found = study.run(cell, work)
     rows = found if isinstance(found, list) else [found]

@@ -45,5 +45,10 @@ def write_all(
         figure.savefig(picture, format=kind, dpi=DPI, metadata=metadata)
         folder.put(f"{study.NAME}.{kind}", picture.getvalue())
         files.append(f"{study.NAME}.{kind}")
+    for name in getattr(study, "FILES", ()):
+        for path in (folder.workplace(cell) / name for cell in cells):
+            if path.exists():
+                folder.put(name, path.read_bytes())
+                files.append(name)
     folder.put(f"{study.NAME}.md", page(study, results))
     return results, summary, files

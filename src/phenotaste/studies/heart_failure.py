@@ -1,0 +1,171 @@
+"""The paper's Q4: which phenotypes do patients with heart failure have, and what becomes of them when static features
+are repeated on every visit? Made-up cases with the paper's five phenotypes planted, so that the answer is known."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phenotaste import metrics, selection, simulate
+from phenotaste.baselines import CopaStatic
+from phenotaste.cohort import Cohort
+from phenotaste.selection import rules
+from phenotaste.simulate import Truth
+from phenotaste.simulate._heart_failure_names import PHENOTYPES
+from phenotaste.studies import heart_failure_page
+from phenotaste.studies.study import Cell, Options, Row, Work
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+NAME = "heart-failure"
+TITLE = "Heart-failure phenotypes"
+QUESTION = (
+    "Of patients with heart failure only: how many phenotypes does the paper's stability rule name, which are they, "
+    "and what does PARAFAC2 find when static features are repeated on every visit?"
+)
+TIMED = False
+WIDE = True  # a cell takes all processes for itself
+ACCEPTS = frozenset({"starts", "fraction"})
+FILES = ("phenotypes.tex",)
+
+PATIENTS = 35_113  # the paper's Q3, of whom 3 244 are cases
+RANKS, LAMS, MUS = (3, 20), (0.01, 0.1, 1.0), (0.01, 0.1, 1.0)  # the paper's supplement
+PLANTED = len(PHENOTYPES)
+LEAST_WEIGHT = 0.1  # below it the paper shows no feature
+TOL = 1e-4
+
+
+def cells(options: Options) -> list[Cell]:
+    share = options.fraction or (0.05 if options.quick else 1.0)
+    shared = {
+        "patients": round(PATIENTS * share),
+        "starts": options.starts or (2 if options.quick else 10),
+        "seed": options.seed,
+    }
+    grid = {"last_rank": 5 if options.quick else RANKS[1], "grid": "short" if options.quick else "paper"}
+    return [{"method": "TASTE", **shared, **grid}, {"method": "CopaStatic", **shared}]
+
+
+def cost(cell: Cell) -> float:
+    return 100.0 if cell["method"] == "TASTE" else 1.0
+
+
+def run(cell: Cell, work: Work) -> list[Row]:
+    everybody, truth = simulate.heart_failure(cell["patients"], random_state=cell["seed"])
+    cases = everybody[np.asarray(everybody.labels) == 1]
+    common = {"cases": len(cases), "visits": cases.n_visits}
+    rows = select(cell, cases, truth, work) if cell["method"] == "TASTE" else repeat(cell, cases, truth, work)
+    return [common | row for row in rows]
+
+
+def select(cell: Cell, cases: Cohort, truth: Truth, work: Work) -> list[Row]:
+    """The paper's search, its choice, and what the planted number of phenotypes gives."""
+    lams, mus = (LAMS, MUS) if cell["grid"] == "paper" else ((0.1,), (0.1, 1.0))
+    ranks = range(RANKS[0], cell["last_rank"] + 1)
+    place = None if work.folder is None else work.folder / "selection"
+    shared: dict[str, Any] = {"random_state": cell["seed"], "tol": TOL, "jobs": work.threads}
+    found = selection.select(
+        cases,
+        ranks,
+        lams,
+        mus,
+        cell["starts"],
+        "stability",
+        out=place,
+        resume=True,
+        callback=lambda now: work.told(now.share),
+        **shared,
+    )
+    if work.folder is not None:
+        keep_latex(found.best, cases, work.folder)
+    rows: list[Row] = [{"kind": "grid"} | dict(row) for _, row in found.table.iterrows()]
+    rows += described("chosen", found.best, cases, truth)
+    if found.rank != PLANTED:
+        best = found.table[found.table["rank"] == PLANTED].sort_values("dissimilarity", kind="stable").iloc[0]
+        five = selection.select(
+            cases, PLANTED, best["lam"], best["mu"], cell["starts"], "stability", **shared
+        ).best
+        rows += described("planted number", five, cases, truth)
+    return rows
+
+
+def keep_latex(model: Any, cases: Cohort, folder: Path) -> None:
+    """The definitions in the paper's layout."""
+    from phenotaste.report import content, latex
+    from phenotaste.selection.files import write_file
+
+    made = content.build(model, cases, title="Phenotypes of simulated patients with heart failure")
+    write_file(folder / FILES[0], latex.definitions_tex(made).encode())
+
+
+def repeat(cell: Cell, cases: Cohort, truth: Truth, work: Work) -> list[Row]:
+    """PARAFAC2 with the static features as if they were codes of every visit."""
+    model = CopaStatic(
+        PLANTED, n_init=cell["starts"], tol=TOL, n_jobs=work.threads, random_state=cell["seed"]
+    ).fit(cases)
+    return described("static repeated", model, cases, truth)
+
+
+def described(which: str, model: Any, cases: Cohort, truth: Truth) -> list[Row]:
+    """A row for each phenotype with its planted partner, and one for each feature that the paper would list."""
+    assert truth.F is not None
+    assert cases.feature_names is not None
+    assert cases.static_names is not None
+    rows: list[Row] = []
+    partner = partners(model, truth)
+    one_factor = isinstance(model, CopaStatic)  # V and F are rows of one factor, and so are their weights
+    largest = [max(model.V_.max(), model.F_.max())] * 2 if one_factor else [model.V_.max(), model.F_.max()]
+    for r in range(model.rank):
+        here = {"which": which, "rank": model.rank, "lam": getattr(model, "lam", None)}
+        here |= {"mu": getattr(model, "mu", None), "phenotype": r + 1}
+        true = partner.get(r)
+        static = float(np.sum(model.F_[:, r] ** 2))
+        rows.append(
+            here
+            | {
+                "kind": "phenotype",
+                "planted": None if true is None else PHENOTYPES[true],
+                "cosine": None if true is None else column_cosine(model.V_[:, r], truth.V[:, true]),
+                "static_cosine": None if true is None else column_cosine(model.F_[:, r], truth.F[:, true]),
+                "static_share": static / (static + float(np.sum(model.V_[:, r] ** 2))),
+            }
+        )
+        for kind, factor, top, names in (
+            ("temporal", model.V_, largest[0], cases.feature_names),
+            ("static", model.F_, largest[1], cases.static_names),
+        ):
+            weights = factor[:, r] / top
+            for j in np.argsort(-weights, kind="stable"):
+                if weights[j] >= LEAST_WEIGHT:
+                    feature = {"feature": str(names[j]), "weight": round(float(weights[j]), 6)}
+                    rows.append(here | {"kind": "feature", "of": kind, **feature})
+    return rows
+
+
+def partners(model: Any, truth: Truth) -> dict[int, int]:
+    """Which planted phenotype each found one stands for, one to one, by the temporal definitions."""
+    from scipy.optimize import linear_sum_assignment
+
+    found, true = linear_sum_assignment(-metrics.cosines(model.V_, truth.V))
+    return dict(zip(found.tolist(), true.tolist(), strict=True))
+
+
+def column_cosine(mine: np.ndarray, theirs: np.ndarray) -> float:
+    return float(metrics.cosines(mine[:, None], theirs[:, None])[0, 0])
+
+
+def table(results: "pd.DataFrame") -> "pd.DataFrame":
+    """The grid by number of phenotypes, with the most stable weights at each."""
+    grid = results[results["kind"] == "grid"]
+    columns = ["rank", "lam", "mu", "dissimilarity", "dissimilarity_se", "found_again", "rmse", "cpi"]
+    return rules.by_rank("stability", grid)[columns].reset_index(drop=True)
+
+
+def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
+    return heart_failure_page.figure(results, table)
+
+
+def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
+    return heart_failure_page.text(results, table)

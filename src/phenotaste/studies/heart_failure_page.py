@@ -1,0 +1,231 @@
+"""Figure and page of the study `heart-failure`, from its results."""
+
+from typing import TYPE_CHECKING
+
+from phenotaste.report.drawing import LINE, SOFT, STATIC, TEMPORAL, clean, new_figure, plain
+from phenotaste.selection import rules
+from phenotaste.simulate._heart_failure_names import PHENOTYPES
+from phenotaste.studies.page import fixed, markdown, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PAPER_RANK, PAPER_LAM, PAPER_MU = 5, 0.1, 0.1  # supplement, "Hyper-parameter search"
+REPEATED = "static repeated"
+
+
+def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
+    drawn = new_figure(10.6, 3.6)
+    left, middle, right = drawn.subplots(1, 3, width_ratios=(1.15, 0.8, 1.25))
+    stability(left, table)
+    shares(middle, phenotypes(results, REPEATED))
+    found(right, results)
+    for axis in (left, middle, right):
+        axis.tick_params(labelsize=8)
+        clean(axis)
+    right.spines["left"].set_visible(False)
+    return drawn
+
+
+def stability(axis: "Axes", table: "pd.DataFrame") -> None:
+    """The paper's figure: the lowest mean dissimilarity at each number of phenotypes."""
+    axis.errorbar(
+        table["rank"],
+        table["dissimilarity"],
+        table["dissimilarity_se"],
+        color=TEMPORAL,
+        marker="o",
+        markersize=4,
+        capsize=2,
+        linewidth=1.6,
+    )
+    chosen = table.sort_values("dissimilarity").iloc[0]
+    axis.annotate(
+        "chosen",
+        (chosen["rank"], chosen["dissimilarity"]),
+        xytext=(8, -3),
+        textcoords="offset points",
+        fontsize=8,
+        color=STATIC,
+    )
+    axis.plot(chosen["rank"], chosen["dissimilarity"], "o", color=STATIC, markersize=6, zorder=5)
+    axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+    axis.locator_params(axis="x", integer=True)
+    axis.set_title("How much starts differ", fontsize=9, loc="left")
+    axis.set_xlabel("number of phenotypes", fontsize=8)
+    axis.set_ylabel("mean dissimilarity, its standard error", fontsize=8)
+
+
+def shares(axis: "Axes", rows: "pd.DataFrame") -> None:
+    """COPA with static features repeated: what part of each definition they are."""
+    axis.barh(
+        rows["phenotype"], 100 * rows["static_share"], color=STATIC, height=0.6, label="static features"
+    )
+    axis.barh(
+        rows["phenotype"],
+        100 * (1 - rows["static_share"]),
+        left=100 * rows["static_share"],
+        color=TEMPORAL,
+        height=0.6,
+        label="codes",
+    )
+    axis.invert_yaxis()
+    axis.set_yticks(rows["phenotype"])
+    axis.set_xlim(0, 100)
+    axis.set_ylabel("phenotype", fontsize=8)
+    axis.set_xlabel("% of the squared weight", fontsize=8)
+    axis.set_title("Definitions by COPA (+static)", fontsize=9, loc="left")
+    legend_under(axis)
+
+
+def found(axis: "Axes", results: "pd.DataFrame") -> None:
+    """How near each planted phenotype was found, by TASTE and by COPA with static features repeated."""
+    ours = phenotypes(results, five(results)).set_index("planted")["cosine"]
+    theirs = phenotypes(results, REPEATED).set_index("planted")["cosine"]
+    for y, name in enumerate(PHENOTYPES):
+        if name in ours.index and name in theirs.index:
+            axis.plot([ours[name], theirs[name]], [y, y], color=LINE, linewidth=2, zorder=1)
+    for values, colour, mark, label in (
+        (theirs, SOFT, "^", "COPA (+static)"),
+        (ours, TEMPORAL, "o", "TASTE"),
+    ):
+        there = [y for y, name in enumerate(PHENOTYPES) if name in values.index]
+        cosines = [float(values[PHENOTYPES[y]]) for y in there]
+        axis.scatter(cosines, there, color=colour, marker=mark, s=34, label=label, zorder=3)
+    axis.set_yticks(range(len(PHENOTYPES)), [plain(wrapped(name)) for name in PHENOTYPES], fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xlim(-0.03, 1.03)
+    axis.set_xlabel("cosine with the planted codes", fontsize=8)
+    axis.set_title("Planted phenotypes found again", fontsize=9, loc="left")
+    legend_under(axis)
+
+
+def legend_under(axis: "Axes") -> None:
+    axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+def wrapped(name: str) -> str:
+    return name.replace(" Heart Failure", "").replace(" Heart Disease", " heart disease")
+
+
+def phenotypes(results: "pd.DataFrame", which: str) -> "pd.DataFrame":
+    return results[(results["kind"] == "phenotype") & (results["which"] == which)]
+
+
+def five(results: "pd.DataFrame") -> str:
+    """The rows of the model with as many phenotypes as are planted."""
+    return "planted number" if (results["which"] == "planted number").any() else "chosen"
+
+
+def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
+    grid = results[results["kind"] == "grid"]
+    first = grid.iloc[0]
+    chosen = grid.loc[rules.choose("stability", grid)]
+    at_five = table[table["rank"] == PAPER_RANK].iloc[0]
+    repeated = phenotypes(results, REPEATED)
+    ours = phenotypes(results, five(results))
+    fits = len(grid) * int(first.starts)
+    most = int((repeated["static_share"] > 0.5).sum())
+    return f"""
+## What was run
+
+`simulate.heart_failure({int(first.patients)})`, cases only: {int(first.cases)} patients with {int(first.visits)}
+visits, 323 codes and 22 static features; the paper has 3 244 cases of 35 113 patients. TASTE with {grid["rank"].min()} to
+{grid["rank"].max()} phenotypes, λ ∈ {{{several(grid["lam"])}}}, μ ∈ {{{several(grid["mu"])}}} (relative weights) and
+{int(first.starts)} starts: {fits} fits by `selection.select`.
+
+## How many phenotypes
+
+The paper's rule, the lowest mean dissimilarity over the grid, names **{int(chosen["rank"])}** phenotypes here, with
+λ = {chosen["lam"]:g} and μ = {chosen["mu"]:g} (dissimilarity {chosen["dissimilarity"]:.2g}). On its own data the paper
+names {PAPER_RANK} with λ = {PAPER_LAM} and μ = {PAPER_MU}. Five are planted here; at five the dissimilarity is
+{at_five["dissimilarity"]:.2g}. What other rules name (docs/selection.md has how often each of them is right):
+
+{markdown(named(grid), ["rule", "phenotypes", "λ", "μ"])}
+
+At each number of phenotypes the most stable weights; results.csv has the whole grid:
+
+{markdown(by_rank(table), ["phenotypes", "λ", "μ", "dissimilarity", "least found again", "RMSE", "CPI"])}
+
+## The phenotypes of the chosen model
+
+{definitions(results, "chosen")}
+{planted_part(results)}
+## Static features repeated on every visit
+
+COPA (+static) with {PAPER_RANK} phenotypes: V and F are rows of one factor, and weights are parts of its largest. The
+paper finds that static features dominate the definitions and that codes come close to 0. Measured: static features take
+{share_range(repeated)} of the squared weight of a phenotype, more than half in {most} of {len(repeated)}. The planted
+codes are found with a mean cosine of {repeated["cosine"].mean():.2f} (lowest {repeated["cosine"].min():.2f}); by TASTE
+with as many phenotypes, {ours["cosine"].mean():.2f} (lowest {ours["cosine"].min():.2f}).
+
+{definitions(results, REPEATED)}
+"""
+
+
+def several(values: "pd.Series") -> str:
+    return ", ".join(f"{value:g}" for value in sorted(values.unique()))
+
+
+def share_range(rows: "pd.DataFrame") -> str:
+    low, high = rows["static_share"].min(), rows["static_share"].max()
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
+
+
+def named(grid: "pd.DataFrame") -> list[list[str]]:
+    """What each rule names."""
+    rows = []
+    for name in rules.RULES:
+        row = grid.loc[rules.choose(name, grid)]
+        rows.append([name, str(int(row["rank"])), f"{row['lam']:g}", f"{row['mu']:g}"])
+    return rows
+
+
+def by_rank(table: "pd.DataFrame") -> list[list[str]]:
+    return [
+        [
+            str(int(row["rank"])),
+            f"{row['lam']:g}",
+            f"{row['mu']:g}",
+            fixed(row["dissimilarity"], row["dissimilarity_se"], 4),
+            f"{100 * row['found_again']:.0f} %",
+            shown(row["rmse"]),
+            fixed(row["cpi"]),
+        ]
+        for _, row in table.iterrows()
+    ]
+
+
+def planted_part(results: "pd.DataFrame") -> str:
+    if five(results) == "chosen":
+        return ""
+    row = phenotypes(results, "planted number").iloc[0]
+    return f"""
+## With as many phenotypes as are planted
+
+{int(row["rank"])} phenotypes, λ = {row["lam"]:g}, μ = {row["mu"]:g}, the most stable weights at that number.
+
+{definitions(results, "planted number")}
+"""
+
+
+def definitions(results: "pd.DataFrame", which: str) -> str:
+    """A table in the paper's layout for each phenotype: features with a weight of at least 0.1, static ones last."""
+    features = results[(results["kind"] == "feature") & (results["which"] == which)]
+    parts = []
+    for row in phenotypes(results, which).to_dict("records"):
+        rows = [
+            [f["feature"] if f["of"] == "temporal" else f"*{f['feature']}*", f"{f['weight']:.3f}"]
+            for f in features[features["phenotype"] == row["phenotype"]].to_dict("records")
+        ]
+        nearest = "none of the planted ones"
+        if isinstance(row["planted"], str):
+            nearest = (
+                f"{row['planted']}, cosine {row['cosine']:.2f} of the codes and {row['static_cosine']:.2f} of the "
+                "static features"
+            )
+        heading = f"**Phenotype {row['phenotype']:.0f}**: {nearest}"
+        parts.append(f"{heading}\n\n{markdown(rows, ['feature (static in italics)', 'weight'])}")
+    return "\n\n".join(parts)
