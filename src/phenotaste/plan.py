@@ -1,7 +1,6 @@
 """What a fit will need, before it is started: memory from the sizes, time from a sample of the patients."""
 
 import gc
-import os
 import time
 from typing import NamedTuple
 
@@ -11,8 +10,10 @@ from phenotaste.cohort import Cohort
 from phenotaste.core.model import model_step
 from phenotaste.core.records import Model
 from phenotaste.core.start import starting_model
+from phenotaste.engines.disk import Work
 from phenotaste.engines.threads import MOST_BLOCKS, SUMS_BYTES, Threads
 from phenotaste.errors import InputError
+from phenotaste.pages import in_words, resident_bytes
 from phenotaste.taste import TASTE
 
 SAMPLE = 12_000  # patients: enough to even out their lengths, and what each block of them costs on its own
@@ -27,6 +28,8 @@ class Plan(NamedTuple):
     nonzeros: int
     threads: int
     memory: int  # bytes at the peak, the program itself included
+    least_memory: int  # bytes that --memory needs at least
+    disk: int  # bytes that the courses then take in the work folder, checkpoints included
     seconds_per_iteration: float
     most_seconds: float  # if every start goes on to max_iter
 
@@ -34,6 +37,10 @@ class Plan(NamedTuple):
         return [
             ("Patients", f"{self.patients:,} with {self.visits:,} visits, {self.nonzeros:,} entries"),
             ("Memory", f"{self.memory / 2**30:.2f} GiB at the peak"),
+            (
+                "With --memory",
+                f"at least {in_words(self.least_memory)}, and {in_words(self.disk)} of disk for the courses",
+            ),
             ("An iteration", f"{self.seconds_per_iteration:.3g} s on {self.threads} threads"),
             ("At most", f"{self.most_seconds / 60:.1f} minutes, if no start converges before max_iter"),
         ]
@@ -43,7 +50,7 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
     """Time a few patient steps on a sample of the cohort, and add up what the whole of it will hold."""
     every = max(1, len(cohort) // SAMPLE)
     sample = cohort[np.arange(0, len(cohort), every)] if every > 1 else cohort
-    engine, aligned = model._prepare(sample)
+    engine, aligned = TASTE(**{**model.get_params(), "engine": None})._prepare(sample)
     if not isinstance(engine, Threads):
         raise InputError('A plan is made by timing the CPU: use device="cpu" for it.')
     rng = np.random.default_rng(0)
@@ -53,12 +60,16 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
     threads = engine.n_jobs
     del engine, aligned
     gc.collect()
+    itemsize = np.dtype(model.dtype).itemsize
+    work = Work.of(cohort.offsets, cohort.visits, cohort.n_static, model.rank, itemsize, threads)
     return Plan(
         patients=len(cohort),
         visits=cohort.n_visits,
         nonzeros=int(cohort.visits.nnz),
         threads=threads,
         memory=resident_bytes() + bytes_of_a_fit(model, cohort),
+        least_memory=work.least_memory(),
+        disk=work.disk(model.n_init, checkpoints=True),
         seconds_per_iteration=seconds,
         most_seconds=seconds * model.max_iter * model.n_init,
     )
@@ -88,12 +99,3 @@ def bytes_of_a_fit(model: TASTE, cohort: Cohort) -> int:
     patients = len(cohort) * 8 * (2 * model.rank + 3 + 2)
     sums = MOST_BLOCKS * 8 * model.rank * (cohort.shape[1] + cohort.n_static + 3 * model.rank)
     return copies * courses + patients + min(sums, SUMS_BYTES)
-
-
-def resident_bytes() -> int:
-    """Memory of this process now; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0

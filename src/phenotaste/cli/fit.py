@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +24,8 @@ from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     from phenotaste import TASTE
+    from phenotaste.checkpoint import Checkpoint
+    from phenotaste.engines import Opener
     from phenotaste.report import FitSummary
 
 
@@ -54,6 +58,26 @@ def fit(
         bool, typer.Option("--include-patients", help="Save the patients' scores and courses too.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier MODEL.")] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Most memory to use, such as 4GB: courses then lie in files in the work folder.",
+            show_default=False,
+        ),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Folder for courses and checkpoints; MODEL.work by default.", show_default=False),
+    ] = None,
+    checkpoint_minutes: Annotated[
+        float, typer.Option(help="Keep where the fit stands every so often.", min=0.0)
+    ] = 10.0,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Or every so many iterations.", min=1, show_default=False)
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in the work folder.")
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what memory and time the fit would take, and do not fit.")
     ] = False,
@@ -61,7 +85,9 @@ def fit(
 ) -> None:
     """Find the phenotypes of a cohort and save the model.
 
-    The model folder holds nothing about single patients unless --include-patients is given.
+    The model folder holds nothing about single patients unless --include-patients is given. The work folder
+    does: only you can read it, and it is removed when the model is saved. A fit that was interrupted goes on
+    with --resume, and finds the model that it would have found.
 
     Example:
 
@@ -70,10 +96,15 @@ def fit(
     What a large one would take:
 
         phenotaste fit cohort --rank 40 --plan
+
+    One larger than memory:
+
+        phenotaste fit cohort --rank 40 --out model --memory 4GB
     """
     if out is None and not plan:
         raise typer.BadParameter("say where to save the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
+    from phenotaste.checkpoint import Checkpoint
     from phenotaste.cli.printing import print_json, print_list
 
     model = TASTE(
@@ -95,7 +126,17 @@ def fit(
     if plan or out is None:
         print_plan(model, cohort, json_)
         return
-    summary = fit_and_save(model, cohort, out, overwrite, include_patients)
+    checkpoint = Checkpoint(
+        work or out.with_name(f"{out.name}.work"),
+        minutes=checkpoint_minutes,
+        every=checkpoint_every,
+        resume=resume,
+        keep=True,
+    )
+    model.engine = engine_of(model, checkpoint, memory)
+    with going_on_told(checkpoint):
+        summary = fit_and_save(model, cohort, out, overwrite, include_patients)
+        checkpoint.finish()
     if json_:
         print_json({"model": str(out), **summary.as_dict()})
     else:
@@ -110,13 +151,43 @@ def fit_and_save(
     from phenotaste.report import fit_summary
 
     check_model_folder(out, overwrite)
-    patients = Cohort.load(cohort)
-    began = time.perf_counter()
-    with fit_progress() as model.callback:
-        model.fit(patients)
-    summary = fit_summary(model, time.perf_counter() - began)
-    model.save(out, include_patients=include_patients)
+    with getattr(
+        model.engine, "around", nullcontext
+    )():  # a cohort is read and a model saved within the memory, too
+        patients = Cohort.load(cohort)
+        began = time.perf_counter()
+        with fit_progress() as model.callback:
+            model.fit(patients)
+        summary = fit_summary(model, time.perf_counter() - began)
+        model.save(out, include_patients=include_patients)
     return summary
+
+
+def engine_of(model: "TASTE", checkpoint: "Checkpoint", memory: str | None) -> "Opener | None":
+    """Where the patient step runs, and what keeps the fit on its way."""
+    from phenotaste.engines.disk import Disk
+    from phenotaste.engines.threads import InMemory
+
+    if model.device == "cpu":
+        return InMemory(checkpoint) if memory is None else Disk(checkpoint.folder, memory, checkpoint)
+    if memory is not None or checkpoint.resume:
+        raise InputError(f"--memory and --resume need --device cpu, not {model.device}.")
+    return None
+
+
+@contextmanager
+def going_on_told(checkpoint: "Checkpoint") -> Iterator[None]:
+    """Whatever ends a fit early: how to go on from its last checkpoint, if it wrote one."""
+    try:
+        yield
+    except BaseException:
+        if checkpoint.is_there():
+            typer.echo(
+                f"The last checkpoint is kept in {checkpoint.folder}: repeat the command with --resume to go on "
+                "from it, or delete that folder.",
+                err=True,
+            )
+        raise
 
 
 def print_plan(model: "TASTE", cohort: Path, json_: bool) -> None:

@@ -8,7 +8,7 @@ import shutil
 from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -25,7 +25,7 @@ from phenotaste.engines.threads import (
     REBUILD_TOL,
     Threads,
     available_cores,
-    block_edges,
+    number_of_blocks,
     piece_edges,
 )
 from phenotaste.errors import InputError
@@ -74,11 +74,18 @@ class Disk:
         n_jobs: int | None,
     ) -> "OnDisk":
         shard, threads = aligned.shard, n_jobs or available_cores()
-        piece = visits_of_a_piece(
-            shard, rank, np.dtype(dtype).itemsize, threads, cohort.n_features, pages.bytes_of(self.memory)
+        work = Work.of(
+            shard.offsets, cohort.visits, shard.static.shape[1], rank, np.dtype(dtype).itemsize, threads
         )
-        files = Files(self._folder(), self.checkpoint is not None)
-        return OnDisk(files, piece, shard, weights, rank, exact=exact, dtype=dtype, n_jobs=threads)
+        folder, memory = self._folder(), pages.bytes_of(self.memory)
+        pages.drop_all()  # what the cohort's checks brought in does not count
+        try:
+            work.visits_of_a_piece(memory)
+        except InputError:
+            remove_if_empty(folder)
+            raise
+        files = Files(folder, self.checkpoint is not None)
+        return OnDisk(files, work, memory, shard, weights, rank, exact=exact, dtype=dtype, n_jobs=threads)
 
     def _folder(self) -> Path:
         folder = Path(self.work)
@@ -92,32 +99,60 @@ class Disk:
         return folder
 
 
-def bytes_beside_pieces(shard: Shard, rank: int, threads: int, n_features: int) -> int:
-    """What a fit holds however small its pieces are."""
-    K, P = shard.static.shape
-    longest = int(np.diff(shard.offsets).max(initial=1))
-    sums = (len(block_edges(shard, n_features + P, rank)) - 1) * 8 * (n_features + P + 4 * whole(rank) + 1)
-    desks = threads * 8 * whole(rank) * (8 * longest + 24 * whole(rank))
-    return PATIENT_BYTES * K + sums * whole(rank) + desks + SLACK
+class Work(NamedTuple):
+    """The size of a fit, and what it needs in memory and on disk."""
 
+    patients: int
+    visits: int
+    longest: int  # visits of one patient
+    a_visit: float  # bytes: its entries and its courses, now and before
+    columns: int  # temporal and static
+    rank: int
+    itemsize: int
+    threads: int
 
-def visits_of_a_piece(
-    shard: Shard, rank: int, itemsize: int, threads: int, n_features: int, memory: int
-) -> int:
-    """How many visits a thread may have before it in memory at a time; too little memory is refused."""
-    visits = max(int(shard.offsets[-1]), 1)
-    entry = shard.data.itemsize + shard.indices.itemsize
-    a_visit = 2 * rank * itemsize + 8 + len(shard.data) * entry / visits + shard.static.nbytes / visits
-    fixed = max(pages.resident_bytes(), PROGRAM) + bytes_beside_pieces(shard, rank, threads, n_features)
-    least = max(SMALLEST_PIECE, int(np.diff(shard.offsets).max(initial=1)))
-    room = int((memory - fixed) / (AT_ONCE * threads * a_visit))
-    if room < least:
-        needed = fixed + AT_ONCE * threads * a_visit * least
-        raise InputError(
-            f"{pages.in_words(memory)} of memory is too little for this fit: "
-            f"allow it at least {pages.in_words(needed)}, or use fewer threads."
-        )
-    return min(room, PIECE_VISITS)
+    @classmethod
+    def of(
+        cls, offsets: Array, entries: Any, n_static: int, rank: int, itemsize: int, threads: int
+    ) -> "Work":
+        """From the offsets of the patients and their visits as CSR."""
+        K, visits = len(offsets) - 1, max(int(offsets[-1]), 1)
+        data = len(entries.data) * (entries.data.itemsize + entries.indices.itemsize) + 8 * K * n_static
+        longest = int(np.diff(offsets).max(initial=1))
+        a_visit = 2 * rank * itemsize + 8 + data / visits
+        return cls(K, visits, longest, a_visit, entries.shape[1] + n_static, rank, itemsize, threads)
+
+    def beside_pieces(self) -> int:
+        """What a fit holds however small its pieces are."""
+        R = whole(self.rank)
+        blocks = number_of_blocks(self.visits, self.columns, self.rank)
+        sums = blocks * 8 * R * (self.columns + 4 * R + 1)
+        desks = self.threads * 8 * R * (8 * self.longest + 24 * R)
+        program = max(pages.resident_bytes(), PROGRAM)
+        return program + PATIENT_BYTES * self.patients + sums + desks + SLACK
+
+    def pieces(self, visits: int) -> int:
+        """What pieces of so many visits hold."""
+        return int(AT_ONCE * self.threads * self.a_visit * visits)
+
+    def least_memory(self) -> int:
+        return self.beside_pieces() + self.pieces(max(SMALLEST_PIECE, self.longest))
+
+    def visits_of_a_piece(self, memory: int) -> int:
+        """How many visits a thread may have in memory at a time; too little memory is refused."""
+        if memory < self.least_memory():
+            raise InputError(
+                f"{pages.in_words(memory)} of memory is too little for this fit: "
+                f"allow it at least {pages.in_words(self.least_memory())}, or use fewer threads."
+            )
+        room = (memory - self.beside_pieces()) // self.pieces(1)
+        return min(room, PIECE_VISITS)
+
+    def disk(self, n_starts: int, *, checkpoints: bool) -> int:
+        """Bytes of the files: courses now and before, twice so with checkpoints, once more for the best start."""
+        copies = 2 + (2 if checkpoints else 0) + (1 if n_starts > 1 else 0)
+        scores = self.patients * 8 * (self.rank + 3) * (2 if n_starts > 1 else 1)
+        return copies * self.visits * self.rank * self.itemsize + scores + 8 * self.visits
 
 
 class Files:
@@ -196,17 +231,21 @@ class Files:
 
     def close(self) -> None:
         self.closing = True
-        with suppress(OSError):
-            self.folder.rmdir()
+        remove_if_empty(self.folder)
+
+
+def remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 class OnDisk(Threads):
     """Threads whose courses, scores and losses lie in files; their pages go when the work has passed them."""
 
     def __init__(
-        self, files: Files, piece_visits: int, shard: Shard, weights: Weights, rank: int, **options: Any
+        self, files: Files, work: Work, memory: int, shard: Shard, weights: Weights, rank: int, **options: Any
     ) -> None:
-        self.files, self.piece_visits = files, piece_visits
+        self.files, self.work, self.piece_visits = files, work, work.visits_of_a_piece(memory)
         self._shape = (int(shard.offsets[-1]), rank), np.dtype(options["dtype"])
         self._lost: Array | None = None  # chapters that could not be restored
         super().__init__(shard, weights, rank, courses=np.zeros((0, rank), options["dtype"]), **options)
@@ -215,9 +254,7 @@ class OnDisk(Threads):
 
     def reserve(self, n_starts: int) -> None:
         """Refuse at once what the disk could not hold later."""
-        copies = 2 + (2 if self.files.named else 0) + (1 if n_starts > 1 else 0)
-        needed = copies * self._shape[0][0] * self.rank * self._shape[1].itemsize
-        needed += (len(self.shard.offsets) - 1) * 8 * (2 if n_starts > 1 else 1) * (self.rank + 3)
+        needed = self.work.disk(n_starts, checkpoints=self.files.named)
         free = shutil.disk_usage(self.files.folder).free
         if needed > free:
             raise InputError(

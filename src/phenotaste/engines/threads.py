@@ -273,12 +273,15 @@ def one_blas_thread() -> AbstractContextManager[object]:
 
 def block_edges(shard: Shard, n_columns: int, rank: int) -> Array:
     """Patients cut into blocks of about equal work; only the data decides where, and how many."""
-    visits = int(shard.offsets[-1])
-    room = SUMS_BYTES // (8 * rank * (n_columns + 3 * rank))
-    blocks = max(4, min(visits // BLOCK_VISITS, room, MOST_BLOCKS), -(-visits // MOST_BLOCK_VISITS))
+    blocks = number_of_blocks(int(shard.offsets[-1]), n_columns, rank)
     work = np.cumsum(np.diff(shard.offsets) + 4 * rank)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)
     return np.unique(np.concatenate([[0], cuts, [len(work)]]))
+
+
+def number_of_blocks(visits: int, n_columns: int, rank: int) -> int:
+    room = SUMS_BYTES // (8 * rank * (n_columns + 3 * rank))
+    return max(4, min(visits // BLOCK_VISITS, room, MOST_BLOCKS), -(-visits // MOST_BLOCK_VISITS))
 
 
 def piece_edges(offsets: Array, first: int, last: int, most: int) -> Array:
