@@ -77,7 +77,8 @@ class Cluster:
         self.courses, self.previous, old = list(found.courses), self.courses, self.previous
         self._drop(old or ())
         tallies = Tallies(1, len(model.V), len(model.F), self.job.rank)
-        return tallies.as_sums(found.tally, define(model, self.weights.lam).lift)
+        # A copy, since what comes over the network may lie askew in memory: that, too, changes last digits.
+        return tallies.as_sums(np.array(found.tally), define(model, self.weights.lam).lift)
 
     def undo(self) -> None:
         """Back to the courses before the last step: they are still there."""
@@ -236,7 +237,7 @@ class Cluster:
                 raise self._scheduler_lost() from error
             except TimeoutError:
                 if future.done():
-                    raise
+                    return future.result()
             if self.client.status != "running":
                 raise self._scheduler_lost()
             idle = 0.0 if self.client.scheduler_info()["workers"] else idle + LOOK

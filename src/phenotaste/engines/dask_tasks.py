@@ -51,7 +51,7 @@ class OneBlock(Threads):
 
     def _blocks(self, model: Model) -> list[Block]:
         last = len(self.shard.offsets) - 1
-        return [Block(0, 0, last, piece_edges(self.shard.offsets, 0, last))]
+        return [Block(0, 0, last, piece_edges(self.shard.offsets, 0, last, self.piece_visits))]
 
     def tally(self, model: Model, reach: float) -> Array:
         self.step(model, reach)
@@ -88,7 +88,7 @@ def begin(number: int, block: str, *, job: Job, model: Model) -> str:
     """The courses that a block starts with; returns their name."""
     with alone_with_blas():
         engine = engine_of(job, block)
-        engine.start(model)
+        engine.start(writable(model))
         return keep(job, number, engine.courses)
 
 
@@ -99,7 +99,7 @@ def step(
         engine = engine_of(job, block, read_courses(job, courses))
         if previous is not None and reach > 0:  # a plain step does not ask where the courses were before
             engine.previous = read_courses(job, previous)
-        tally = engine.tally(model, reach)
+        tally = engine.tally(writable(model), reach)
         return Stepped((keep(job, number, engine.courses),), tally)
 
 
@@ -112,14 +112,14 @@ def measure(block: str, courses: str, *, job: Job, model: Model) -> Measured:
     """The closing look at a block."""
     with alone_with_blas():
         engine = engine_of(job, block, read_courses(job, courses))
-        return measured(engine, courses, model, engine.score(model))
+        return measured(engine, courses, model, engine.score(writable(model)))
 
 
 def project(number: int, block: str, *, job: Job, model: Model, tol: float, max_iter: int) -> Measured:
     """A block under a fixed model, from the beginning."""
     with alone_with_blas():
         engine = engine_of(job, block)
-        scored = engine.project(model, tol, max_iter)
+        scored = engine.project(writable(model), tol, max_iter)
         return measured(engine, keep(job, number, engine.courses), model, scored)
 
 
@@ -166,6 +166,11 @@ def measured(engine: OneBlock, courses: str, model: Model, scored: Scored) -> Me
     cross_product_gaps(offsets, scored.U, HH, gaps)
     history = np.diff(engine.shard.indptr[offsets]) > 0
     return Measured(courses, scored.W, scored.loss, float(gaps[history].sum()))
+
+
+def writable(model: Model) -> Model:
+    """What came over the network may not be written to, and may lie askew: other compiled code, other last digits."""
+    return Model(*(np.array(factor) for factor in model))
 
 
 def engine_of(job: Job, block: str, courses: Array | None = None) -> OneBlock:

@@ -1,0 +1,60 @@
+"""Real Dask clusters for tests: worker processes of this machine, and what makes two fits the same."""
+
+import contextlib
+import os
+import signal
+import time
+
+import numpy as np
+
+FITTED = ("H_", "V_", "F_", "W_", "U_", "loss_curve_", "mu_k_", "feature_patients_", "score_totals_")
+FIGURES = ("lam_eff_", "n_iter_", "outcome_", "rmse_", "cpi_")
+
+
+@contextlib.contextmanager
+def local_cluster(n_workers, processes=True, **options):
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=1,
+        processes=processes,
+        dashboard_address=":0",
+        worker_dashboard_address=":0",
+        silence_logs=50,
+        **options,
+    ) as cluster:
+        yield cluster
+
+
+def assert_same(found, expected):
+    """Two fitted models are the same, to the bit."""
+    for name in FITTED:
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None), name
+        assert one is None or (one.dtype == other.dtype and np.array_equal(one, other)), name
+    for name in FIGURES:
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one == other or (one != one and other != other), name
+
+
+def worker_pids(cluster):
+    """The processes that wait for tasks or run them now: not their nannies, and none that is still starting."""
+    known = list(cluster.scheduler.workers)
+    return [nanny.pid for nanny in cluster.workers.values() if nanny.worker_address in known and nanny.pid]
+
+
+def kill_a_worker(cluster, chance, seconds=60):
+    """SIGKILL one of the worker processes, as soon as there is one."""
+    end = time.monotonic() + seconds
+    while not (pids := worker_pids(cluster)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    pid = chance.choice(pids)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def files_under(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
