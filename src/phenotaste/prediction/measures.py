@@ -35,7 +35,8 @@ def measure(risk: Array, case: Array, counts: Array | None = None) -> Array:
         seen = cases_down + controls_down
         precision = np.divide(cases_down, seen, out=np.zeros_like(seen), where=seen > 0)
         auprc = (cases * precision).sum(axis=1) / n_cases
-        brier = counts @ (risk - case) ** 2 / counts.sum(axis=1)
+        # Not a matrix product: its bits depend on how many rows there are.
+        brier = (counts * (risk - case) ** 2).sum(axis=1) / counts.sum(axis=1)
     found = np.column_stack([auc, auprc, brier])
     found[(n_cases == 0) | (n_controls == 0)] = np.nan
     return found

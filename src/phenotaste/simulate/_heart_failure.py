@@ -10,6 +10,7 @@ from phenotaste.simulate._common import (
     Array,
     RandomState,
     Truth,
+    check_between,
     check_count,
     draw_labels,
     generator,
@@ -54,9 +55,12 @@ STATIC_RISK = {
     "Static_male": 0.2,
     "Static_Smk_Yes": 0.4,
 }
+MOST_STATIC_RISK = 100.0  # times the above; far beyond, labels would follow from static facts alone
 
 
-def heart_failure(n_patients: int = 3000, random_state: RandomState = 0) -> tuple[Cohort, Truth]:
+def heart_failure(
+    n_patients: int = 3000, random_state: RandomState = 0, *, static_risk: float = 1.0
+) -> tuple[Cohort, Truth]:
     """Heart-failure cases and controls with the five phenotypes of the paper's table.
 
     Each patient has 5 to 60 visits in a window of two years, 178 diagnosis and 145 medication codes, one level
@@ -66,6 +70,9 @@ def heart_failure(n_patients: int = 3000, random_state: RandomState = 0) -> tupl
     to the table's weight. Static levels follow the phenotypes' level chances, mixed by the patient's score shares.
     The table prints only weights above 0.1: the levels it omits get the rest of their group as in the
     population, and a few gaps are filled by us. Background codes know nothing of phenotype, sex or age.
+
+    `static_risk` is how much age, sex and smoking add to the risk beyond what the phenotypes do, as a multiple of the
+    little they add by default; at 0 labels follow from the phenotypes alone. Only labels depend on it.
 
     The truth is in the scale of a fitted model: columns of V, and of U in each patient, have unit norm, so that
     the expectation of X_k is U_k diag(W_k) Vᵀ plus background. F holds the level chances times one constant,
@@ -79,6 +86,7 @@ def heart_failure(n_patients: int = 3000, random_state: RandomState = 0) -> tupl
     Dx_Cardiac dysrhythmias [106.]
     """
     check_count("n_patients", n_patients)
+    check_between("static_risk", static_risk, 0, MOST_STATIC_RISK)
     rng = generator(random_state)
     offsets, patient, day = _draw_visits(n_patients, rng)
     activity = _draw_memberships(n_patients, rng)[patient] * _draw_courses(day / WINDOW_DAYS, patient, rng)
@@ -88,7 +96,8 @@ def heart_failure(n_patients: int = 3000, random_state: RandomState = 0) -> tupl
     norms = np.sqrt(np.add.reduceat(activity**2, offsets[:-1]))
     V, W = _unit_columns(chances), norms * np.linalg.norm(chances, axis=0)
     static = _draw_static(shares(W), rng)
-    labels = draw_labels(_risk(norms / np.sqrt(np.diff(offsets))[:, None], static), CASE_SHARE, rng)
+    risk = _risk(norms / np.sqrt(np.diff(offsets))[:, None], static, static_risk)
+    labels = draw_labels(risk, CASE_SHARE, rng)
     window = FIRST_WINDOW + rng.integers(WINDOW_STARTS_WITHIN_DAYS, size=n_patients)
     cohort = Cohort(
         visits,
@@ -217,8 +226,8 @@ def _draw_static(share: Array, rng: np.random.Generator) -> Array:
     return np.hstack(drawn)
 
 
-def _risk(activity: Array, static: Array) -> Array:
-    risk = np.array([STATIC_RISK.get(level, 0.0) for level in names.STATIC_NAMES])
+def _risk(activity: Array, static: Array, static_risk: float) -> Array:
+    risk = static_risk * np.array([STATIC_RISK.get(level, 0.0) for level in names.STATIC_NAMES])
     return activity @ np.array(PHENOTYPE_RISK) + static @ risk
 
 

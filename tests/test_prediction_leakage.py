@@ -1,0 +1,135 @@
+"""Nothing of the patients tested on reaches what is learned or tuned: bits before and after they were changed."""
+
+import numpy as np
+import pytest
+
+from phenotaste import Cohort, prediction, simulate
+from phenotaste.prediction.cell import run_cell, tune
+from phenotaste.prediction.methods import Grids
+from phenotaste.prediction.parts import parts_of
+from phenotaste.prediction.splits import draw_split
+
+GRIDS = Grids(
+    ranks=(3, 4),
+    lams=(0.1, 1.0),
+    max_iter=30,
+    more={
+        "cntf": {"max_iter": 2, "max_epochs": 1, "hidden_size": 4},
+        "gru": {"max_epochs": 1, "hidden_size": 4, "embedding_size": 4},
+    },
+)
+SCORED = ("taste", "copa", "copa-static")
+ALL = (*SCORED, "raw", "raw-static", "cntf", "gru")
+
+
+@pytest.fixture(scope="module")
+def cohort():
+    return simulate.heart_failure(240, 5)[0]
+
+
+@pytest.fixture(scope="module")
+def case(cohort):
+    return cohort.labels == 1
+
+
+@pytest.fixture(scope="module")
+def split(case):
+    return draw_split(case, 0, 0)
+
+
+def changed(cohort, who, *, extra=False, garbage=False, seed=0):
+    """The cohort with other records for these patients, or with a code and a fact that only they have."""
+    rng = np.random.default_rng(seed)
+    visits, static = cohort.visits.toarray(), cohort.static.copy()
+    theirs = np.isin(np.repeat(np.arange(len(cohort)), cohort.visit_counts), who)
+    if garbage:
+        visits[theirs] = rng.poisson(0.5, visits[theirs].shape) * 7.0
+        static[who] = rng.random(static[who].shape) * 50
+    names, facts = list(cohort.feature_names), list(cohort.static_names)
+    if extra:  # in front and behind, so that every other column moves as well
+        visits = np.column_stack([theirs * 3.0, visits, theirs * 1.0])
+        static = np.column_stack([np.isin(np.arange(len(cohort)), who), static])
+        names, facts = ["new first", *names, "new last"], ["new fact", *facts]
+    return Cohort(
+        visits,
+        cohort.offsets,
+        static,
+        visit_times=cohort.visit_times,
+        feature_names=names,
+        static_names=facts,
+    )
+
+
+def learned(cohort, case, split, method):
+    """Everything that was learned and tuned, as bytes."""
+    candidate, fitted, tried = tune(parts_of(cohort, case, split), method, GRIDS, 11)
+    bits = [repr(candidate), repr(tried)]
+    if fitted.scores is not None:
+        factors = fitted.scores.factors
+        for array in (factors.V_, factors.H_, factors.F_, fitted.scores.scale, fitted.scores.lasso.coef):
+            bits.append(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    return bits
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_feature_of_test_patients_alone_changes_nothing_that_is_learned(cohort, case, split, method):
+    assert learned(changed(cohort, split.test, extra=True), case, split, method) == learned(
+        cohort, case, split, method
+    )
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_neither_records_nor_labels_of_test_patients_reach_the_tuning(cohort, case, split, method):
+    other = case.copy()
+    other[split.test] = ~other[split.test]
+    again = learned(changed(cohort, split.test, garbage=True), other, split, method)
+    assert again == learned(cohort, case, split, method)
+
+
+@pytest.mark.parametrize("method", SCORED)
+def test_a_feature_of_validation_patients_alone_changes_no_definition(cohort, case, split, method):
+    mine = tune(parts_of(cohort, case, split), method, GRIDS, 11)
+    theirs = tune(parts_of(changed(cohort, split.validation, extra=True), case, split), method, GRIDS, 11)
+    for name in ("V_", "H_", "F_"):
+        one, other = (getattr(found[1].scores.factors, name) for found in (mine, theirs))
+        assert (one is None and other is None) or one.tobytes() == other.tobytes()
+
+
+def test_definitions_and_scaling_know_training_patients_only(cohort, case, split):
+    """Other records and labels for validation patients leave factors and scale as they are, to the bit."""
+    one = Grids(ranks=(4,), max_iter=30)
+    other = case.copy()
+    other[split.validation] = ~other[split.validation]
+    mine = tune(parts_of(cohort, case, split), "taste", one, 11)[1].scores
+    garbage = changed(cohort, split.validation, garbage=True)
+    theirs = tune(parts_of(garbage, other, split), "taste", one, 11)[1].scores
+    assert mine.factors.V_.tobytes() == theirs.factors.V_.tobytes()
+    assert mine.scale.tobytes() == theirs.scale.tobytes()
+    scores = mine.factors.transform(parts_of(cohort, case, split).train)
+    np.testing.assert_array_equal(mine.scale, scores.std(axis=0))
+
+
+def test_the_test_does_look_at_test_patients(cohort, case, split):
+    """The counterpart: what is reported does change, so the checks above look at something."""
+    before = run_cell(cohort, case, split, "raw", GRIDS, resamples=0).figures
+    garbage = changed(cohort, split.test, garbage=True)
+    after = run_cell(garbage, case, split, "raw", GRIDS, resamples=0).figures
+    assert before["tried"] == after["tried"]
+    assert before["auc"] != after["auc"]
+
+
+def test_labels_that_mean_nothing_are_not_predicted():
+    """Five shuffles: 0.5 lies within all intervals but at most one, and near the mean; true labels are predicted."""
+    cohort = simulate.heart_failure(900, 3)[0]
+    how = {"ranks": 5, "splits": 3, "baselines": ["copa", "raw-static"], "resamples": 200, "C": [0.1, 1.0]}
+    aucs, outside = [], {"taste": 0, "copa": 0, "raw-static": 0}
+    for seed in range(5):
+        shuffled = np.random.default_rng(seed).permutation(cohort.labels)
+        summary = prediction.evaluate(cohort, shuffled, random_state=seed, **how).summary.set_index("method")
+        for method, row in summary.iterrows():
+            outside[method] += not row["auc_low"] <= 0.5 <= row["auc_high"]
+        aucs.append(summary["auc"])
+    assert max(outside.values()) <= 1
+    assert np.abs(np.mean(aucs, axis=0) - 0.5).max() < 0.05
+    true = prediction.evaluate(cohort, **how).summary.set_index("method")
+    assert true.loc["taste", "auc_low"] > 0.55
