@@ -1,5 +1,6 @@
 """The patient step on a Dask cluster: `TASTE(engine=DaskEngine("tls://scheduler:8786", work="/shared/folder"))`."""
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -13,7 +14,7 @@ import numpy as np
 from phenotaste.core.records import Shard, Weights
 from phenotaste.engines import dask_tasks as tasks
 from phenotaste.engines.dask_address import check_safe, full_address, host_of, is_here, security_of
-from phenotaste.engines.dask_cluster import Cluster
+from phenotaste.engines.dask_cluster import OURS, Cluster
 from phenotaste.engines.dask_files import Folder, folder_of
 from phenotaste.engines.threads import block_edges
 from phenotaste.errors import InputError
@@ -31,6 +32,7 @@ class DaskEngine:
         data and courses are kept there while the fit runs. Needed unless all workers are on this machine.
     tls : folder with ca.pem, cert.pem and key.pem, or a distributed.Security; else Dask's own configuration.
     allow_plain : talk to other machines unencrypted.
+    checkpoint : `phenotaste.checkpoint.Checkpoint`, to go on after an interruption; needs `work`.
     keep : leave the files in `work` when the fit is over.
     patience : seconds for which the cluster may have no worker before the fit gives up.
     """
@@ -42,11 +44,14 @@ class DaskEngine:
         *,
         tls: Any = None,
         allow_plain: bool = False,
+        checkpoint: Any = None,
         keep: bool = False,
         patience: float = PATIENCE,
     ) -> None:
         self.cluster, self.work, self.tls = cluster, work, tls
-        self.allow_plain, self.keep, self.patience = allow_plain, keep, patience
+        self.allow_plain, self.checkpoint = allow_plain, checkpoint
+        self.keep, self.patience = keep, patience
+        self._left: list[Cluster] = []  # closed, and their files still there
 
     def __deepcopy__(self, memo: Any) -> "DaskEngine":
         """Scikit-learn's clone copies what it does not know; a connection cannot be copied, but it can be shared."""
@@ -75,7 +80,7 @@ class DaskEngine:
             check_alike(client, folder)
             shard: Shard = aligned.shard
             edges = block_edges(shard, cohort.shape[1] + shard.static.shape[1], rank)
-            job = tasks.Job(folder, secrets.token_hex(8), rank, exact, dtype, weights.lam)
+            job = tasks.Job(folder, self._run(), rank, exact, dtype, weights.lam)
             return Cluster(
                 client,
                 job,
@@ -83,12 +88,35 @@ class DaskEngine:
                 weights,
                 edges,
                 patience=self.patience,
-                keep=self.keep,
-                at_end=at_end.close,
+                at_end=lambda cluster: self._end(cluster, at_end),
             )
         except BaseException:
             at_end.close()
             raise
+
+    def finish(self) -> None:
+        """Remove files that were left for a checkpoint, once nobody will go on from it."""
+        while self._left:
+            self._left.pop().remove()
+
+    def _end(self, cluster: Cluster, at_end: ExitStack) -> None:
+        """Files stay only where they are asked for, or a checkpoint is there that needs them."""
+        if self.checkpoint is not None and self.checkpoint.is_there():
+            self._left.append(cluster)
+        elif not self.keep:
+            cluster.remove()
+        at_end.close()
+
+    def _run(self) -> str:
+        """A name for the courses of this process; with a checkpoint, one by which later ones know them for theirs."""
+        if self.checkpoint is None:
+            return secrets.token_hex(8)
+        if self.work is None:
+            raise InputError(
+                "A fit with checkpoints keeps its courses: name a folder for them with work=FOLDER."
+            )
+        fit = hashlib.sha256(os.path.realpath(self.checkpoint.folder).encode()).hexdigest()
+        return fit[:OURS] + secrets.token_hex(8)[OURS:]
 
     def _connect(self, at_end: ExitStack) -> Any:
         """A client; only one that is made here is closed at the end."""

@@ -1,28 +1,38 @@
 """The patients of a fit on a Dask cluster: blocks and courses in files, pure tasks over them, sums added as a tree."""
 
-import secrets
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
+from phenotaste import pages
 from phenotaste.core.loop import Mark
 from phenotaste.core.patient import define
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
-from phenotaste.core.tally import Tallies, add_in_pairs
+from phenotaste.core.tally import Tallies
 from phenotaste.engines import dask_tasks as tasks
+from phenotaste.engines.dask_crew import Crew
 from phenotaste.engines.dask_files import Damaged
 from phenotaste.engines.dask_tasks import Job
+from phenotaste.engines.gpu import Figures
+from phenotaste.engines.threads import REBUILD_PASSES, REBUILD_TOL
 from phenotaste.errors import InputError
 
-T = TypeVar("T")
+LARGE = 2**30  # bytes of courses that are not kept in memory when the fit is over
+OURS = 8  # letters of a run's name that all processes of one fit share
 
-RETRIES = 2  # of a task that failed, by Dask itself
-ATTEMPTS = 4  # at a step whose tasks lost their workers again and again, or found a block damaged
-LOOK = 5.0  # seconds between two looks at whether anybody is still working
-REBUILDING = 1e-8, 1000  # tolerance and most passes of courses that are found again by projection
+
+class Look(NamedTuple):
+    """What a closing look found beside scores and losses."""
+
+    courses: Callable[[], Array | None]  # a weak reference: whose look it was, if anybody still has them
+    loss: Array  # with static features weighing one
+    gaps: Array
 
 
 class Cluster:
@@ -37,26 +47,25 @@ class Cluster:
         edges: Array,
         *,
         patience: float,
-        keep: bool,
-        at_end: Callable[[], None],
+        at_end: Callable[["Cluster"], None],
     ) -> None:
-        self.client, self.job, self.shard, self.weights = client, job, shard, weights
+        self.job, self.shard, self.weights, self._at_end = job, shard, weights, at_end
+        self.crew = Crew(client, job, patience, self._mend)
         self.ends = list(pairwise(edges.tolist()))
-        self.patience, self._keep, self._at_end = patience, keep, at_end
         # Made here only: a worker that was given up and wakes when all is over must not bring them back.
         for part in ("blocks", f"courses/{job.run}"):
             job.folder.make(part)
         self.blocks = [self._write_block(number, reuse=True) for number in range(len(self.ends))]
         self.courses: list[str] = []
         self.previous: list[str] | None = None
-        self.gaps = float("nan")  # Σ‖U_kᵀU_k − HᵀH‖² at the last closing look
+        self._looks: dict[int, Look] = {}  # closing looks, by the courses that were handed out
         self._lost: list[int] = []
         self._pinned: Counter[str] = Counter()  # files that marks may come back to
         self._runs = {job.run}
 
     def start(self, model: Model) -> None:
         """Courses from the data and the model by the fixed rule."""
-        self._set_out(self._each(tasks.begin, self._numbers(), self.blocks, model=model))
+        self._set_out(self.crew.each(tasks.begin, self._numbers(), self.blocks, model=model))
 
     def start_uniform(self, rng: np.random.Generator) -> None:
         """The paper's start, drawn here in the cohort's order, as every engine draws it."""
@@ -73,7 +82,8 @@ class Cluster:
     def step(self, model: Model, reach: float = 0.0) -> Sums:
         """The patient step, from courses extrapolated by `reach` times their last move."""
         previous: Sequence[str | None] = self.previous or [None] * len(self.blocks)
-        found = self._until_done(lambda: self._tree(model, reach, previous))
+        arguments = self._numbers(), self.blocks, self.courses, previous
+        found = self.crew.tree(tasks.step, tasks.add, *arguments, model=model, reach=reach)
         self.courses, self.previous, old = list(found.courses), self.courses, self.previous
         self._drop(old or ())
         tallies = Tallies(1, len(model.V), len(model.F), self.job.rank)
@@ -87,12 +97,12 @@ class Cluster:
 
     def score(self, model: Model) -> Scored:
         """Scores and losses at the courses as they are."""
-        return self._scored(self._each(tasks.measure, self.blocks, self.courses, model=model))
+        return self._scored(self.crew.each(tasks.measure, self.blocks, self.courses, model=model))
 
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
         numbers, limits = self._numbers(), {"tol": tol, "max_iter": max_iter}
-        found = self._each(tasks.project, numbers, self.blocks, model=model, **limits)
+        found = self.crew.each(tasks.project, numbers, self.blocks, model=model, **limits)
         self._set_out([part.courses for part in found])
         return self._scored(found)
 
@@ -109,7 +119,7 @@ class Cluster:
         if len(courses) != len(self.blocks):
             raise InputError("The checkpoint is of other blocks of patients: begin anew, without --resume.")
         named = named_in(mark.token)
-        whole = dict(zip(named, self._each(tasks.is_whole, named), strict=True))
+        whole = dict(zip(named, self.crew.each(tasks.is_whole, named), strict=True))
         self._pinned.update(named)
         self._runs.update(name.split("/")[1] for name in named)
         self._lost = [number for number, name in enumerate(courses) if not whole[name]]
@@ -118,11 +128,10 @@ class Cluster:
 
     def rebuild(self, model: Model) -> None:
         """Courses that `restore` did not find, by projection; those before them are not asked for after this."""
-        lost, (tol, max_iter) = self._lost, REBUILDING
-        limits = {"tol": tol, "max_iter": max_iter}
+        lost, limits = self._lost, {"tol": REBUILD_TOL, "max_iter": REBUILD_PASSES}
         blocks = [self.blocks[number] for number in lost]
         for number, part in zip(
-            lost, self._each(tasks.project, lost, blocks, model=model, **limits), strict=True
+            lost, self.crew.each(tasks.project, lost, blocks, model=model, **limits), strict=True
         ):
             self.courses[number] = part.courses
         self._lost, self.previous = [], None
@@ -133,85 +142,51 @@ class Cluster:
         self._pinned.subtract(named)
         self._drop(named)
 
+    def measure(self, model: Model, patients: Scored, counted: Array) -> Figures | None:
+        """What `metrics.rmse` and `metrics.cpi` look at, to the bit, from the closing look at these patients."""
+        look = self._looks.get(id(patients.U))
+        if look is None or look.courses() is not patients.U:
+            return None
+        visits, static, _ = look.loss.sum(axis=0)
+        return Figures(float(visits), float(static), float(look.gaps[counted].sum()))
+
+    def reserve(self, n_starts: int) -> None:
+        """Refuse at once what the disk could not hold later: courses before and after a step, and a checkpoint's."""
+        visits = int(self.shard.offsets[-1])
+        needed = (5 if n_starts > 1 else 4) * visits * self.job.rank * np.dtype(self.job.dtype).itemsize
+        free = self.job.folder.free()
+        if free is not None and needed > free:
+            raise InputError(
+                f"{self.job.folder.url} has {pages.in_words(free)} left and the courses need "
+                f"{pages.in_words(needed)}: free some of the disk, or work elsewhere."
+            )
+
+    def sweep(self) -> None:
+        """Remove what an earlier process of this very fit left, unless a checkpoint has it."""
+        needed = {
+            *self.courses,
+            *(self.previous or ()),
+            *(name for name, count in self._pinned.items() if count > 0),
+        }
+        ours = self.job.run[:OURS]
+        self.job.folder.remove(
+            name
+            for name in self.job.folder.names("courses")
+            if name not in needed and name.split("/")[1].startswith(ours)
+        )
+
     def close(self) -> None:
-        """The end: patients' data go from the work folder, unless they are to be kept or a mark needs them."""
-        if not self._keep and max(self._pinned.values(), default=0) <= 0:
-            self.job.folder.remove(self.blocks)
-            for run in self._runs:
-                self.job.folder.remove_folder(f"courses/{run}")
-            self.job.folder.tidy("courses", "blocks", "")
-        self._at_end()
+        """The work is over; whoever opened this decides what becomes of the files."""
+        self._at_end(self)
 
-    # --- tasks -------------------------------------------------------------------------------------------
+    def remove(self) -> None:
+        """Patients' data go from the work folder, and whatever of it is empty then."""
+        self.job.folder.remove(self.blocks)
+        for run in self._runs:
+            self.job.folder.remove_folder(f"courses/{run}")
+        self.job.folder.tidy("courses", "blocks", "")
 
-    def _tree(self, model: Model, reach: float, previous: Sequence[str | None]) -> Any:
-        """One step as tasks: a leaf for each block, and the tree that adds them, all of it on the cluster."""
-        token = secrets.token_hex(16)
-        leaves = self._submit(
-            tasks.step,
-            token,
-            self._numbers(),
-            self.blocks,
-            self.courses,
-            previous,
-            model=self._shared(model, token),
-            reach=reach,
-        )
-        nodes = iter(range(len(leaves)))
-
-        def add(left: Any, right: Any) -> Any:
-            key = f"phenotaste-add-{token}-{next(nodes)}"
-            return self.client.submit(tasks.add, left, right, key=key, retries=RETRIES)
-
-        return self._result(add_in_pairs(leaves, add))
-
-    def _each(
-        self, task: Callable[..., T], *arguments: Sequence[Any], model: Any = None, **same: Any
-    ) -> list[T]:
-        """A task for each block, and what they return."""
-
-        def attempt() -> list[T]:
-            token = secrets.token_hex(16)
-            if model is not None:
-                same["model"] = self._shared(model, token)
-            return [self._result(future) for future in self._submit(task, token, *arguments, **same)]
-
-        return self._until_done(attempt)
-
-    def _submit(
-        self, task: Callable[..., T], token: str, *arguments: Sequence[Any], **same: Any
-    ) -> list[Any]:
-        keys = [f"phenotaste-{task.__name__}-{token}-{n}" for n in range(len(arguments[0]))]
-        return list(
-            self.client.map(task, *arguments, job=self.job, **same, key=keys, retries=RETRIES, pure=False)
-        )
-
-    def _shared(self, model: Model, token: str) -> Any:
-        return self.client.submit(tasks.same, model, key=f"phenotaste-model-{token}", retries=RETRIES)
-
-    def _until_done(self, attempt: Callable[[], T]) -> T:
-        """Tasks are pure, so what went wrong on the cluster is simply done again, a few times."""
-        from distributed import KilledWorker
-
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                return attempt()
-            except KilledWorker as error:
-                if not left:
-                    raise InputError(
-                        "Worker processes kept ending under the same piece of work, most often for want of memory: "
-                        "give each worker more memory or fewer threads, and go on from the checkpoint."
-                    ) from error
-            except Damaged as error:
-                self._mend(error, last=not left)
-            except OSError as error:
-                if self.client.status != "running":
-                    raise self._scheduler_lost() from error
-                raise InputError(
-                    f"The work folder {self.job.folder.url} cannot be used: {error.strerror or error}; look after "
-                    "the disk, and go on from the checkpoint."
-                ) from error
-        raise AssertionError
+    # --- files -------------------------------------------------------------------------------------------
 
     def _mend(self, error: Damaged, last: bool) -> None:
         """Blocks are written again from the cohort; courses are nobody's to write again."""
@@ -220,40 +195,9 @@ class Cluster:
                 f"{self.job.folder.url}/{error.name} {error.what}: look after the disk, and go on from the last "
                 "checkpoint or begin anew."
             ) from error
-        token = secrets.token_hex(16)
-        for number, whole in enumerate(self._submit(tasks.is_whole, token, self.blocks)):
-            if not self._result(whole):
+        for number, whole in enumerate(self.crew.once(tasks.is_whole, self.blocks)):
+            if not whole:
                 self._write_block(number, reuse=False)
-
-    def _result(self, future: Any) -> Any:
-        """What a task returned, however long it takes; but not from a cluster without workers or scheduler."""
-        from concurrent.futures import CancelledError
-
-        idle = 0.0
-        while True:
-            try:
-                return future.result(timeout=LOOK)
-            except CancelledError as error:
-                raise self._scheduler_lost() from error
-            except TimeoutError:
-                if future.done():
-                    return future.result()
-            if self.client.status != "running":
-                raise self._scheduler_lost()
-            idle = 0.0 if self.client.scheduler_info()["workers"] else idle + LOOK
-            if idle > self.patience:
-                raise InputError(
-                    f"The cluster has had no worker for {idle:.0f} seconds: start workers, and go on from the "
-                    "checkpoint."
-                )
-
-    def _scheduler_lost(self) -> InputError:
-        return InputError(
-            "The connection to the Dask scheduler was lost: start the cluster again, and go on from the last "
-            "checkpoint (--resume)."
-        )
-
-    # --- files -------------------------------------------------------------------------------------------
 
     def _write_block(self, number: int, *, reuse: bool) -> str:
         ends = self.ends[number]
@@ -275,13 +219,22 @@ class Cluster:
 
     def _scored(self, parts: list[tasks.Measured]) -> Scored:
         offsets = self.shard.offsets
-        U = np.empty((int(offsets[-1]), self.job.rank), self.job.dtype)
+        U = self._room((int(offsets[-1]), self.job.rank), self.job.dtype)
         for (first, last), part in zip(self.ends, parts, strict=True):
             U[offsets[first] : offsets[last]] = self._read(part.courses)
-        self.gaps = sum(part.gaps for part in parts)
-        return Scored(
-            U, np.concatenate([part.W for part in parts]), np.concatenate([part.loss for part in parts])
+        W, loss, plain, gaps = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("W", "loss", "plain", "gaps")
         )
+        self._looks = {key: look for key, look in self._looks.items() if look.courses() is not None}
+        self._looks[id(U)] = Look(ref(U), plain, gaps)
+        return Scored(U, W, loss)
+
+    def _room(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Courses of all patients at once; where these are many, in a file that goes with the array."""
+        if np.prod(shape) * np.dtype(dtype).itemsize < LARGE:
+            return np.empty(shape, dtype)
+        folder = self.job.folder.url if self.job.folder.local else tempfile.gettempdir()
+        return pages.in_a_file(shape, dtype, Path(folder))
 
     def _read(self, name: str) -> Array:
         try:

@@ -90,6 +90,18 @@ class Folder(NamedTuple):
     def has(self, name: str) -> bool:
         return (Path(self.url) / name).is_file() if self.local else self._remote().exists(self._at(name))
 
+    def names(self, part: str) -> list[str]:
+        """All files of a part."""
+        if self.local:
+            root = Path(self.url)
+            return [path.relative_to(root).as_posix() for path in (root / part).rglob("*") if path.is_file()]
+        found, here = self._remote().find(self._at(part)), self._at("").partition("://")[2].strip("/")
+        return [path.strip("/").removeprefix(here).strip("/") for path in found]
+
+    def free(self) -> int | None:
+        """Bytes that are left, where anybody can tell."""
+        return shutil.disk_usage(self.url).free if self.local else None
+
     def settle(self, names: Iterable[str]) -> None:
         """See that files are on the disk for good. Courses live for two iterations only: not worth it for each."""
         for path in (

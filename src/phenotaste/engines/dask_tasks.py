@@ -43,7 +43,8 @@ class Measured(NamedTuple):
     courses: str
     W: Array
     loss: Array  # patients × 3
-    gaps: float  # Σ‖U_kᵀU_k − HᵀH‖² over patients with a history
+    plain: Array  # the same where static features weigh one
+    gaps: Array  # ‖U_kᵀU_k − HᵀH‖² of each patient
 
 
 class OneBlock(Threads):
@@ -111,15 +112,15 @@ def add(left: Stepped, right: Stepped) -> Stepped:
 def measure(block: str, courses: str, *, job: Job, model: Model) -> Measured:
     """The closing look at a block."""
     with alone_with_blas():
-        engine = engine_of(job, block, read_courses(job, courses))
-        return measured(engine, courses, model, engine.score(writable(model)))
+        engine, model = engine_of(job, block, read_courses(job, courses)), writable(model)
+        return measured(engine, courses, model, engine.score(model))
 
 
 def project(number: int, block: str, *, job: Job, model: Model, tol: float, max_iter: int) -> Measured:
     """A block under a fixed model, from the beginning."""
     with alone_with_blas():
-        engine = engine_of(job, block)
-        scored = engine.project(writable(model), tol, max_iter)
+        engine, model = engine_of(job, block), writable(model)
+        scored = engine.project(model, tol, max_iter)
         return measured(engine, keep(job, number, engine.courses), model, scored)
 
 
@@ -161,11 +162,11 @@ def code() -> str:
 
 
 def measured(engine: OneBlock, courses: str, model: Model, scored: Scored) -> Measured:
-    offsets, HH = engine.shard.offsets, model.H.T @ model.H
-    gaps = np.empty(len(offsets) - 1)
-    cross_product_gaps(offsets, scored.U, HH, gaps)
-    history = np.diff(engine.shard.indptr[offsets]) > 0
-    return Measured(courses, scored.W, scored.loss, float(gaps[history].sum()))
+    """All that is asked about patients at the end, while they are here: also what RMSE and CPI need."""
+    gaps = np.empty(len(engine.shard.offsets) - 1)
+    cross_product_gaps(engine.shard.offsets, scored.U, model.H.T @ model.H, gaps)
+    engine.weights = Weights(1.0, engine.weights.mu)
+    return Measured(courses, scored.W, scored.loss, engine.score(model, scored.W).loss, gaps)
 
 
 def writable(model: Model) -> Model:
