@@ -5,9 +5,9 @@ The record that every other part of the package shares; it is checked once, on t
 
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -135,6 +135,72 @@ class Cohort:
             feature_names=features.astype(str),
             static_names=static_names,
         )
+
+    @classmethod
+    def from_ehrdata(
+        cls,
+        edata: Any,
+        *,
+        layer: str | None = None,
+        patient: str | None = None,
+        static: Sequence[str] = (),
+        time: str | None = None,
+        start: str | None = None,
+        labels: str | None = None,
+        values: Literal["given", "recorded"] = "given",
+    ) -> "Cohort":
+        """A cohort from an EHRData of the package ehrdata: patients × variables × time.
+
+        One visit is one patient and time at which anything is recorded; what is missing (NaN) beside it counts as
+        zero, and a time at which all is missing is no visit. A recorded zero is a value, so a time with nothing
+        but zeros is a visit without codes.
+
+        Parameters
+        ----------
+        layer : which layer; needed only where several have three dimensions.
+        patient : column of obs with the patients' ids; the names of obs, as texts, when not given.
+        static : columns of obs to take as static features, as `from_events` takes those of its static table.
+        time : column of tem with dates, numbers or durations (taken as days), or "index" for its index; the step,
+            from 0, when not given.
+        start : column of obs with the date from which `time` counts days or durations, for visits with dates.
+        labels : column of obs with labels, NaN where unknown.
+        values : "given", or "recorded" to count 1 for each value whatever it is, as for measurements that can be
+            negative or have units of different sizes.
+        """
+        from phenotaste.ecosystem.ehrdata import cohort_parts
+
+        return cls(
+            **cohort_parts(
+                edata,
+                layer=layer,
+                patient=patient,
+                static=static,
+                time=time,
+                start=start,
+                labels=labels,
+                values=values,
+            )
+        )
+
+    @classmethod
+    def from_anndata(cls, adata: Any) -> "Cohort":
+        """The cohort that `to_anndata` was given, of the patients and features that are still there."""
+        from phenotaste.ecosystem.anndata import from_anndata
+
+        return from_anndata(adata)
+
+    def to_anndata(self, model: Any = None, *, visits: bool = True) -> Any:
+        """The cohort as an AnnData of the package anndata and, with a fitted or reviewed model, its phenotypes.
+
+        X holds each patient's totals over the visits; obs the number of visits, static features, labels and scores;
+        var how many patients have the feature. Of the model, `obsm["X_taste"]` are the scores,
+        `obsm["taste_shares"]` their shares, `varm["taste"]` the definitions V, and `uns["phenotaste"]["model"]` its
+        settings, figures, names, H and F. The visits themselves lie in `uns["phenotaste"]["visits"]`, unless
+        `visits` is False; `from_anndata` needs them. All of it is patient-level.
+        """
+        from phenotaste.ecosystem.anndata import to_anndata
+
+        return to_anndata(self, model, visits=visits)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], mmap: bool = True) -> "Cohort":

@@ -1,5 +1,6 @@
 """Patients' scores and courses as Parquet files. They are patient-level, so only their owner can read them."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from phenotaste import __version__
 from phenotaste.cohort import Cohort
 from phenotaste.report.files import replacing
 from phenotaste.report.patients import Patients
-from phenotaste.review import Reviewed
+from phenotaste.review import Reviewed, fingerprint
 from phenotaste.taste import TASTE, Projection
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def write_scores(
     """Score a cohort and write a row for each patient; into `courses`, if given, a row for each visit.
 
     Under a review, columns have the reviewer's names, those of merged phenotypes are added up, and those of rejected
-    ones are left out.
+    ones are left out. The files' metadata say, under "phenotaste", which model and which phenotypes they are of.
     """
     import pyarrow.parquet as pq
 
@@ -47,11 +49,12 @@ def write_scores(
     fitted, labels = model, [str(r + 1) for r in range(model.V_.shape[1])]
     if isinstance(model, Reviewed):
         fitted, labels = model.model, model.labels()
-    table = scores_table(found, cohort, labels, fitted.V_.shape[1])
+    about = metadata(model, labels)
+    table = scores_table(found, cohort, labels, fitted.V_.shape[1]).replace_schema_metadata(about)
     with ExitStack() as files:
         pq.write_table(table, files.enter_context(replacing(path, private=True)))
         if courses is not None:
-            blocks = course_tables(found, cohort, labels)
+            blocks = (block.replace_schema_metadata(about) for block in course_tables(found, cohort, labels))
             first = next(blocks)
             file = files.enter_context(replacing(courses, private=True))
             with pq.ParquetWriter(file, first.schema) as writer:
@@ -66,6 +69,22 @@ def write_scores(
         absent_features=found.absent_features,
         objective=found.loss,
     )
+
+
+def metadata(model: TASTE | Reviewed, labels: list[str]) -> dict[str, str]:
+    """What a file of scores says of itself: columns such as phenotype_Gout end in the labels listed here."""
+    fitted: TASTE = model if isinstance(model, TASTE) else model.model
+    names, numbers = [f"Phenotype {label}" for label in labels], [[r + 1] for r in range(len(labels))]
+    if isinstance(model, Reviewed):
+        names, numbers = model.names, [list(group.members) for group in model.groups]
+    columns = zip(labels, names, numbers, strict=True)
+    record = {
+        "version": __version__,
+        "model": fingerprint(fitted),
+        "reviewed": isinstance(model, Reviewed),
+        "phenotypes": [dict(zip(("label", "name", "numbers"), column, strict=True)) for column in columns],
+    }
+    return {"phenotaste": json.dumps(record)}
 
 
 def scores_table(found: Projection, cohort: Cohort, labels: list[str], rank: int) -> "pa.Table":

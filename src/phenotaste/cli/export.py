@@ -1,0 +1,161 @@
+"""`phenotaste export`: who has which phenotype, in the formats of other tools."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, Threads
+from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    from phenotaste import Cohort
+    from phenotaste.ecosystem.membership import Exported, Rule
+
+PATIENT_LEVEL = "patient-level: only you can read it; keep it where the data is"
+
+
+class FormatChoice(StrEnum):
+    MEDS_LABELS = "meds-labels"
+    OMOP_COHORT = "omop-cohort"
+    ANNDATA = "anndata"
+
+
+class MeasureChoice(StrEnum):
+    SHARE = "share"
+    SCORE = "score"
+    INTENSITY = "intensity"
+
+
+def export(
+    model: ModelFolder,
+    cohort: CohortFolder,
+    to: Annotated[FormatChoice, typer.Option(help="What to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write; for anndata a file, as x.h5ad.", show_default=False)
+    ],
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="A patient has a phenotype from here on; one half of the share by default."),
+    ] = None,
+    by: Annotated[
+        MeasureChoice, typer.Option(help="What the threshold is of, as phenotaste score has it.")
+    ] = MeasureChoice.SHARE,
+    first_id: Annotated[
+        int | None,
+        typer.Option(help="The first phenotype's cohort_definition_id; 1 by default.", show_default=False),
+    ] = None,
+    review: ReviewFile = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Write who has which phenotype for other tools: MEDS labels, OMOP cohort rows, or AnnData.
+
+    meds-labels: a Parquet file for each phenotype, in the label schema of MEDS. omop-cohort: cohort.csv and
+    cohort_definition.csv, to load into a results schema. Both come with definition.json, which records the threshold,
+    the model and what each phenotype is made of. anndata: one file with totals, static facts, scores, definitions and
+    visits. With --review, phenotypes have the reviewer's names.
+
+    The first two need visits with dates and whole numbers as patient ids. All are patient-level: only you can
+    read them.
+
+    Example:
+
+        phenotaste export model cohort --to omop-cohort --out cohorts
+    """
+    from phenotaste import TASTE, Cohort
+    from phenotaste.ecosystem import write_anndata, write_meds_labels, write_omop_cohort
+    from phenotaste.ecosystem.anndata import need_anndata
+
+    rule = rule_of(to, by, threshold, first_id)
+    check_output(out, to is FormatChoice.ANNDATA, overwrite, (model, cohort), review)
+    if to is FormatChoice.ANNDATA:
+        need_anndata()
+    fitted = TASTE.load(model)
+    fitted.n_jobs = threads
+    chosen = fitted if review is None else fitted.apply_review(review)
+    patients = Cohort.load(cohort)
+    if to is FormatChoice.ANNDATA:
+        write_anndata(patients, out, chosen)
+        print_object(patients, out, json_)
+    elif to is FormatChoice.MEDS_LABELS:
+        print_members(write_meds_labels(chosen, patients, out, rule, overwrite=overwrite), out, to, json_)
+    else:
+        written = write_omop_cohort(
+            chosen, patients, out, rule, first_id=1 if first_id is None else first_id, overwrite=overwrite
+        )
+        print_members(written, out, to, json_)
+
+
+def rule_of(to: FormatChoice, by: MeasureChoice, threshold: float | None, first_id: int | None) -> "Rule":
+    """The rule of membership; what has no meaning for this format is refused rather than ignored."""
+    from phenotaste.ecosystem.membership import MAJORITY, Rule
+
+    if to is FormatChoice.ANNDATA and (threshold is not None or by is not MeasureChoice.SHARE):
+        raise InputError("AnnData holds scores and nobody's membership: leave out --threshold and --by.")
+    if to is not FormatChoice.OMOP_COHORT and first_id is not None:
+        raise InputError(f"{to} has no cohort ids: leave out --first-id.")
+    if threshold is None and by is not MeasureChoice.SHARE:
+        raise InputError(
+            f"There is no threshold that suits every {by}: look at those that phenotaste score writes, and give "
+            "--threshold."
+        )
+    rule = Rule(by.value, MAJORITY if threshold is None else threshold)
+    rule.check()
+    return rule
+
+
+def check_output(
+    out: Path, one_file: bool, overwrite: bool, inputs: tuple[Path, ...], review: Path | None
+) -> None:
+    """Refuse before the work what would be refused after it."""
+    from phenotaste.ecosystem.writing import check_place
+    from phenotaste.report.files import check_file
+
+    if review is not None and review.resolve() == out.resolve():
+        raise InputError(f"{review} is the review that is read here: choose another --out.")
+    if not one_file:
+        check_place(out, overwrite, inputs)
+    elif check_file(out, inputs).exists() and not overwrite:
+        raise InputError(f"{out} exists already: choose another place, or add --overwrite to replace it.")
+
+
+def print_members(found: "Exported", out: Path, to: str, json_: bool) -> None:
+    from phenotaste.cli.printing import print_json, print_list
+
+    if json_:
+        files = [str(out / name) for name in found.files]
+        print_json({"format": str(to), **found._asdict(), "files": files, "patient_level": True})
+        return
+    members = zip(found.names, found.members, strict=True)
+    few = "not shown: fewer than 11 have it, or have not"
+    print_list(
+        f"Written to {out}",
+        [
+            ("Patients", f"{found.patients:,}"),
+            ("Left out", f"{found.without_visits:,} (without visits, so without a date)"),
+            *((name, few if count is None else f"{count:,} patients") for name, count in members),
+            ("Files", ", ".join(found.files)),
+            ("Note", PATIENT_LEVEL),
+        ],
+    )
+
+
+def print_object(patients: "Cohort", out: Path, json_: bool) -> None:
+    from phenotaste.cli.printing import print_json, print_list
+
+    if json_:
+        counts = {"patients": len(patients), "features": patients.n_features, "visits": patients.n_visits}
+        print_json({"format": "anndata", **counts, "files": [str(out)], "patient_level": True})
+        return
+    print_list(
+        f"Written to {out}",
+        [
+            ("Patients", f"{len(patients):,}"),
+            ("Features", f"{patients.n_features:,}"),
+            ("Visits", f"{patients.n_visits:,}"),
+            ("Note", PATIENT_LEVEL),
+        ],
+    )

@@ -1,0 +1,8 @@
+"""To and from the packages and formats around this one: ehrdata, anndata, MEDS labels, OMOP cohort tables."""
+
+from phenotaste.ecosystem.anndata import from_anndata, to_anndata, write_anndata
+from phenotaste.ecosystem.meds_labels import write_meds_labels
+from phenotaste.ecosystem.membership import Rule
+from phenotaste.ecosystem.omop_cohort import write_omop_cohort
+
+__all__ = ["Rule", "from_anndata", "to_anndata", "write_anndata", "write_meds_labels", "write_omop_cohort"]

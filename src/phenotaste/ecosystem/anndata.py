@@ -1,0 +1,222 @@
+"""Cohorts and fitted models as AnnData, and cohorts back from it.
+
+An AnnData has no room for visits: X holds each patient's totals, and the visits lie in `uns`, from where
+`from_anndata` takes those of the patients and features that are still there.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from phenotaste import __version__
+from phenotaste.cohort import Cohort
+from phenotaste.ecosystem.phenotypes import Phenotype, fitted_of, phenotypes_of
+from phenotaste.errors import InputError
+from phenotaste.model_file import FIGURES, NOT_KEPT, plain
+from phenotaste.report.files import replacing
+from phenotaste.report.patients import Patients
+from phenotaste.review import fingerprint
+from phenotaste.review.applied import unique
+
+OURS, LABEL, VISITS = "phenotaste", "label", "visits"
+SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"
+
+
+def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any:
+    """What `Cohort.to_anndata` gives."""
+    anndata = need_anndata()
+    phenotypes = [] if model is None else phenotypes_of(model)
+    found = None if model is None else model.project(cohort)
+    features = names_of(cohort.feature_names, cohort.n_features)
+    statics = names_of(cohort.static_names, cohort.n_static)
+    columns: dict[str, NDArray[Any]] = {VISITS: cohort.visit_counts}
+    if cohort.labels is not None:
+        columns[LABEL] = cohort.labels
+    scores = [f"phenotype_{phenotype.label}" for phenotype in phenotypes]
+    static_keys, score_keys = keys_beside(columns, statics, scores)
+    if cohort.static is not None:
+        columns |= dict(zip(static_keys, cohort.static.T, strict=True))
+    if found is not None:
+        columns |= dict(zip(score_keys, found.W.T, strict=True))
+    totals = totals_of(cohort)
+    ids = cohort.patient_ids.astype(str)
+    adata = anndata.AnnData(
+        totals,
+        obs=frame(columns, ids),
+        var=frame({"patients": np.bincount(totals.indices, minlength=cohort.n_features)}, features),
+    )
+    kept: dict[str, Any] = {"version": __version__, "cohort": cohort_record(cohort, static_keys, statics)}
+    if visits:
+        kept[VISITS] = visits_record(cohort, ids, features)
+    if found is not None:
+        adata.obsm[SCORES] = np.array(found.W, np.float64)
+        adata.obsm[SHARES] = Patients(found.W, found.U, found.offsets).shares()
+        adata.varm[DEFINITIONS] = rows_for(cohort, model)
+        kept["model"] = model_record(model, phenotypes)
+    adata.uns[OURS] = kept
+    return adata
+
+
+def from_anndata(adata: Any) -> Cohort:
+    """The cohort that `to_anndata` was given: the patients and features that are still there, in their order now."""
+    kept = getattr(adata, "uns", {}).get(OURS)
+    if not isinstance(kept, dict) or VISITS not in kept:
+        raise InputError(
+            "the AnnData holds no visits of a cohort: give one that Cohort.to_anndata made with visits=True."
+        )
+    stored, about = kept[VISITS], kept["cohort"]
+    rows = places(adata.obs_names, stored["patients"], "patients")
+    columns = places(adata.var_names, stored["features"], "features")
+    ids = np.asarray(stored["patients"]).astype(str)
+    times = np.asarray(stored["times"]) if "times" in stored else None
+    whole = Cohort(
+        sp.csr_array(stored["matrix"]),
+        np.asarray(stored["offsets"]),
+        patient_ids=ids.astype(np.int64) if about["whole_ids"] else ids,
+        visit_times=None if times is None else times.astype(str(stored["times_dtype"])),
+        allow_negative=bool(about["allow_negative"]),
+    )
+    part = whole[rows]
+    pairs = zip(about["static_columns"], about["static_names"], strict=True)
+    static = [(str(key), str(name)) for key, name in pairs if key in adata.obs]
+    names = [str(name) for name in adata.var_names]
+    return Cohort(
+        part.visits if np.array_equal(columns, np.arange(whole.n_features)) else part.visits[:, columns],
+        part.offsets,
+        np.column_stack([np.asarray(adata.obs[key], np.float64) for key, _ in static]) if static else None,
+        patient_ids=part.patient_ids,
+        visit_times=part.visit_times,
+        feature_names=names if about["named_features"] else None,
+        static_names=[name for _, name in static] if static and about["named_static"] else None,
+        labels=np.asarray(adata.obs[LABEL]) if about["labelled"] and LABEL in adata.obs else None,
+        allow_negative=part.allow_negative,
+        origin=json.loads(str(about["origin"])),
+    )
+
+
+def write_anndata(
+    cohort: Cohort, path: str | os.PathLike[str], model: Any = None, *, visits: bool = True
+) -> None:
+    """Write `to_anndata` as a file (.h5ad), whole or not at all; it is patient-level, and only you can read it."""
+    need_anndata()
+    with replacing(path, private=True) as file:
+        to_anndata(cohort, model, visits=visits).write_h5ad(file.name)
+
+
+def need_anndata() -> Any:
+    try:
+        import anndata
+    except ImportError:
+        raise InputError(
+            "AnnData needs the package anndata, which is not installed: run pip install 'phenotaste[anndata]'."
+        ) from None
+    return anndata
+
+
+def frame(columns: dict[str, NDArray[Any]], index: NDArray[Any]) -> Any:
+    """A table whose names are plain objects: anndata before 0.13 cannot write the texts of pandas 3."""
+    import pandas as pd
+
+    table = pd.DataFrame({key: np.asarray(column) for key, column in columns.items()})
+    table.index = pd.Index(index.astype(object), dtype=object)
+    table.columns = pd.Index(np.array(list(columns), object), dtype=object)
+    return table
+
+
+def names_of(names: NDArray[Any] | None, length: int) -> NDArray[Any]:
+    return np.arange(length).astype(str) if names is None else names
+
+
+def keys_beside(
+    taken: dict[str, Any], statics: Sequence[str] | NDArray[Any], scores: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Columns of obs for these names: files know no slash in them, and none may be there twice."""
+    wanted = [*taken, *(str(name).replace("/", "|") for name in [*statics, *scores])]
+    keys = unique(wanted)[len(taken) :]
+    return keys[: len(statics)], keys[len(statics) :]
+
+
+def totals_of(cohort: Cohort) -> sp.csr_array:
+    """Patients × features: each patient's visits added up."""
+    n = cohort.n_visits
+    belongs = sp.csr_array((np.ones(n), np.arange(n), cohort.offsets), shape=(len(cohort), n))
+    totals = sp.csr_array(belongs @ cohort.visits)
+    totals.sort_indices()
+    return totals
+
+
+def rows_for(cohort: Cohort, model: Any) -> NDArray[np.float64]:
+    """V with a row for each feature of the cohort; zeros where the model does not know it."""
+    names = model.feature_names_in_
+    if names is None or cohort.feature_names is None:
+        return np.array(model.V_)
+    place = {str(name): row for row, name in enumerate(names)}
+    found = np.zeros((cohort.n_features, model.V_.shape[1]))
+    for row, name in enumerate(cohort.feature_names):
+        if str(name) in place:
+            found[row] = model.V_[place[str(name)]]
+    return found
+
+
+def cohort_record(cohort: Cohort, keys: list[str], names: NDArray[Any]) -> dict[str, Any]:
+    """What obs and var do not say about the cohort."""
+    return {
+        "static_columns": np.array(keys, object),
+        "static_names": names.astype(object),
+        "named_features": cohort.feature_names is not None,
+        "named_static": cohort.static_names is not None,
+        "labelled": cohort.labels is not None,
+        "whole_ids": cohort.patient_ids.dtype.kind in "iu",
+        "allow_negative": cohort.allow_negative,
+        "origin": json.dumps(cohort.origin),
+    }
+
+
+def visits_record(cohort: Cohort, ids: NDArray[Any], features: NDArray[Any]) -> dict[str, Any]:
+    record = {
+        "matrix": cohort.visits.copy(),
+        "offsets": np.array(cohort.offsets),
+        "patients": ids.astype(object),
+        "features": features.astype(object),
+    }
+    times = cohort.visit_times
+    if times is not None:
+        record["times"] = times.view(np.int64).copy() if times.dtype.kind == "M" else np.array(times)
+        record["times_dtype"] = times.dtype.str
+    return record
+
+
+def model_record(model: Any, phenotypes: list[Phenotype]) -> dict[str, Any]:
+    """The model behind the scores: what it is, how it went, and the definitions that belong to no feature of var."""
+    fitted = fitted_of(model)
+    settings = {name: plain(value) for name, value in fitted.get_params().items() if name not in NOT_KEPT}
+    settings["random_state"] = settings["random_state"] if isinstance(settings["random_state"], int) else None
+    figures = {name.rstrip("_"): plain(getattr(fitted, name)) for name in FIGURES}
+    record = {
+        "method": type(fitted).__name__,
+        "fingerprint": fingerprint(fitted),
+        "phenotypes": np.array([phenotype.name for phenotype in phenotypes], object),
+        "settings": {name: value for name, value in settings.items() if value is not None},
+        "figures": {name: value for name, value in figures.items() if value is not None},
+        "H": np.array(fitted.H_),
+    }
+    if model.F_ is not None:
+        record["F"] = np.array(model.F_)
+        record["static_names"] = names_of(model.static_names_in_, len(model.F_)).astype(object)
+    return record
+
+
+def places(now: Any, stored: Any, what: str) -> NDArray[np.int64]:
+    """Where each of the names that are there now stood when the visits were kept."""
+    place = {str(name): row for row, name in enumerate(stored)}
+    try:
+        return np.array([place[str(name)] for name in now], np.int64)
+    except KeyError:
+        raise InputError(
+            f"the AnnData has {what} of which it holds no visits: it was joined or renamed after to_anndata."
+        ) from None

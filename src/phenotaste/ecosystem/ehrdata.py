@@ -1,0 +1,168 @@
+"""EHRData, patients × variables × time, as a cohort: a visit is a time at which something of a patient is recorded."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from phenotaste.errors import InputError
+from phenotaste.tables import Table, iso_times, static_matrix
+
+R_LAYER = "R_layer"  # what ehrdata before 0.1 calls the layer behind `.R`
+INDEX = "index"
+DAY = np.timedelta64(1, "D")
+
+
+class Cells(NamedTuple):
+    """What a tensor holds: where anything is recorded (patients × times), and the entries that count."""
+
+    recorded: NDArray[np.bool_]
+    patient: NDArray[Any]
+    feature: NDArray[Any]
+    time: NDArray[Any]
+    value: NDArray[np.float64]
+
+
+def cohort_parts(
+    edata: Any,
+    *,
+    layer: str | None,
+    patient: str | None,
+    static: Sequence[str],
+    time: str | None,
+    start: str | None,
+    labels: str | None,
+    values: Literal["given", "recorded"],
+) -> dict[str, Any]:
+    """What `Cohort` is made from; the parameters are those of `Cohort.from_ehrdata`."""
+    if values not in ("given", "recorded"):
+        raise InputError(f"values is {values!r}: choose 'given' or 'recorded'.")
+    tensor = tensor_of(edata, layer)
+    n_patients, n_features, n_times = tensor.shape
+    cells = cells_of(tensor, values)
+    row_of = np.cumsum(cells.recorded.reshape(-1)) - 1  # patients one after the other, each in order of time
+    entries = (cells.value, (row_of[cells.patient * n_times + cells.time], cells.feature))
+    offsets = np.concatenate([[0], np.cumsum(cells.recorded.sum(axis=1))])
+    owners, steps = np.nonzero(cells.recorded)
+    facts = Table(edata.obs, "obs")
+    matrix, static_names = static_of(facts, static, n_patients)
+    return {
+        "visits": sp.coo_array(entries, shape=(int(offsets[-1]), n_features)).tocsr(),
+        "offsets": offsets,
+        "static": matrix,
+        "static_names": static_names,
+        "patient_ids": [str(name) for name in edata.obs_names] if patient is None else ids_of(facts, patient),
+        "visit_times": times_of(edata, owners, steps, time, start),
+        "feature_names": [str(name) for name in edata.var_names],
+        "labels": None if labels is None else labels_of(edata.obs, labels),
+    }
+
+
+def tensor_of(edata: Any, layer: str | None) -> Any:
+    """The three-dimensional array that is meant; ehrdata keeps it as R, as a layer, or, lately, as X."""
+    if not all(hasattr(edata, name) for name in ("obs", "var", "layers", "tem")):
+        raise InputError(f"from_ehrdata takes an EHRData, not {type(edata).__name__}: make one with ehrdata.")
+    arrays = {"X": edata.X, **dict(edata.layers.items())}
+    if getattr(edata, "R", None) is not None:
+        arrays[R_LAYER] = edata.R  # of a slice in time, only this one is cut
+    found = {name: array for name, array in arrays.items() if len(getattr(array, "shape", ())) == 3}
+    listed = ", ".join(found) or "none"
+    if layer is None and len(found) != 1:
+        which = "no layer" if not found else "more than one layer"
+        raise InputError(
+            f"the EHRData has {which} of patients × variables × time ({listed}): say which with layer=."
+        )
+    name = next(iter(found)) if layer is None else R_LAYER if layer == "R" else layer
+    if name not in found:
+        raise InputError(
+            f"the EHRData has no layer {layer!r} of patients × variables × time: it has {listed}."
+        )
+    if found[name].shape[2] != len(edata.tem):
+        raise InputError(
+            f"layer {name!r} and tem differ in how many times they have: slice both, or neither."
+        )
+    return found[name]
+
+
+def cells_of(tensor: Any, values: str) -> Cells:
+    array = numbers(np.asarray(tensor))
+    present: NDArray[np.bool_] = ~np.isnan(array)
+    k, j, t = np.nonzero(present if values == "recorded" else present & (array != 0))
+    found = np.ones(len(k)) if values == "recorded" else array[k, j, t]
+    return Cells(np.asarray(present.any(axis=1)), k, j, t, found)
+
+
+def numbers(array: NDArray[Any]) -> NDArray[np.float64]:
+    try:
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError):
+        # numpy's own message would quote the value: it may be a patient's.
+        raise InputError(
+            "the layer holds values that are no numbers: encode categories as 0 and 1 first, for example with ehrapy."
+        ) from None
+
+
+def ids_of(facts: Table, name: str) -> NDArray[Any]:
+    distinct, codes = facts.codes(name)
+    ids = distinct[codes]
+    return ids if ids.dtype.kind in "iu" else ids.astype(str)
+
+
+def static_of(
+    facts: Table, names: Sequence[str], n_patients: int
+) -> tuple[NDArray[Any] | None, list[str] | None]:
+    if isinstance(names, str):
+        raise InputError("static is one text: give a list of columns of obs.")
+    for name in names:
+        facts.column(name)  # so that what is absent is refused, with the columns there are
+    chosen = Table(facts.source[list(names)], facts.title)
+    return static_matrix(chosen, "", np.arange(n_patients)) if names else (None, None)
+
+
+def labels_of(obs: Any, name: str) -> NDArray[Any]:
+    if name not in obs.columns:
+        raise InputError(f"obs has no column {name!r} for labels; its columns are: {', '.join(obs.columns)}.")
+    return np.asarray(obs[name])
+
+
+def times_of(
+    edata: Any, patients: NDArray[Any], steps: NDArray[Any], time: str | None, start: str | None
+) -> NDArray[Any]:
+    """The time of each visit: a column of tem or the step, counted from the patient's start where one is given."""
+    steps_alone: NDArray[Any] = np.arange(len(edata.tem))
+    moments = steps_alone if time is None else moments_of(edata.tem, time)
+    if start is None:
+        found = moments / DAY if moments.dtype.kind == "m" else moments
+        return found[steps]
+    begun = Table(edata.obs, "obs").times(start)
+    if begun.dtype.kind != "M" or moments.dtype.kind == "M":
+        raise InputError(
+            "start must be a column of obs with dates, and time one of tem with days or durations since then."
+        )
+    if moments.dtype.kind != "m":
+        moments = np.round(moments * (DAY / np.timedelta64(1, "us"))).astype("m8[us]")
+    return begun[patients] + moments[steps]
+
+
+def moments_of(tem: Any, name: str) -> NDArray[Any]:
+    """A column of tem, or its index: ehrdata makes texts of an index, whatever it was."""
+    if name not in tem.columns and name != INDEX:
+        listed = ", ".join(map(str, [*tem.columns, INDEX]))
+        raise InputError(f"tem has no column {name!r}; choose one of: {listed}.")
+    moments = np.asarray(tem[name] if name in tem.columns else tem.index)
+    if moments.dtype.kind in "OTU":
+        moments = read_texts([str(text) for text in moments])
+    if moments.dtype.kind not in "iufmM":
+        raise InputError(f"{name!r} of tem must hold numbers, durations or dates; convert it first.")
+    return moments
+
+
+def read_texts(texts: list[str]) -> NDArray[Any]:
+    """Numbers or ISO dates, where that is what all of them say."""
+    try:
+        return np.array([float(text) for text in texts])
+    except ValueError:
+        dates = iso_times(np.array(texts))
+        return np.array(texts) if dates is None else dates
