@@ -62,6 +62,9 @@ def legend(figure: "Figure", axes: Any) -> None:
     for axis in axes.flat:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
+    known = list(LABELS.values())
+    names = sorted(entries, key=lambda name: known.index(name) if name in known else len(known))
+    entries = {name: entries[name] for name in names}
     figure.legend(
         list(entries.values()),
         list(entries),

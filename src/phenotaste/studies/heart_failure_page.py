@@ -132,7 +132,7 @@ def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
 ## What was run
 
 `simulate.heart_failure({int(first.patients)})`, cases only: {int(first.cases)} patients with {int(first.visits)}
-visits, 323 codes and 22 static features; the paper has 3 244 cases of 35 113 patients. TASTE with {grid["rank"].min()} to
+visits, 323 codes and 22 static features; the paper has 3 244 cases of 35 113. TASTE with {grid["rank"].min()} to
 {grid["rank"].max()} phenotypes, λ ∈ {{{several(grid["lam"])}}}, μ ∈ {{{several(grid["mu"])}}} (relative weights) and
 {int(first.starts)} starts: {fits} fits by `selection.select`.
 

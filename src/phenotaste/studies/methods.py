@@ -5,7 +5,7 @@ from typing import Any
 from phenotaste import metrics
 from phenotaste.baselines import CohenPlus, CopaPlus
 from phenotaste.cohort import Cohort
-from phenotaste.studies.machine import timed
+from phenotaste.studies.machine import load, timed
 from phenotaste.studies.study import Cell, Row
 from phenotaste.taste import TASTE
 
@@ -45,9 +45,10 @@ def estimator(cell: Cell, threads: int | None, **settings: Any) -> Any:
 
 def fitted(model: Any, cohort: Cohort) -> tuple[Any, Row]:
     """The fit, and what it took."""
+    busy = load()
     with timed() as taken:
         model.fit(cohort)
-    return model, taken
+    return model, {**taken, "load": busy}
 
 
 def quality(model: Any, cohort: Cohort) -> Row:

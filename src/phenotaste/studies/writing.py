@@ -19,7 +19,7 @@ def write_results(folder: Folder, cells: list[Cell]) -> None:
     import pandas as pd
 
     rows = [row for cell in cells for row in folder.rows(cell) or ()]
-    folder.put(RESULTS, pd.DataFrame(rows).to_csv(index=False))
+    folder.put(RESULTS, pd.DataFrame(rows).to_csv(index=False, float_format="%.8g"))
 
 
 def read_results(path: object) -> "pd.DataFrame":
