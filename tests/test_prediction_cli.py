@@ -1,0 +1,130 @@
+"""`phenotaste predict`: what it prints, writes and refuses."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+
+from phenotaste import simulate
+from phenotaste.cli import main
+from phenotaste.cli.predict import methods_of
+
+SMALL = ("--ranks", "3", "--splits", "2", "--baselines", "raw", "--resamples", "40", "--max-iter", "40")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predict")
+    cohort = simulate.heart_failure(500, 3)[0]
+    cohort.save(folder / "cohort")
+    table = pd.DataFrame({"patient": cohort.patient_ids, "label": cohort.labels})
+    table.sample(frac=1.0, random_state=0).to_csv(folder / "labels.csv", index=False)
+    table.to_parquet(folder / "labels.parquet", index=False)
+    table.iloc[:-3].to_csv(folder / "some.csv", index=False)
+    table.assign(patient="x" + table["patient"].astype(str)).to_csv(folder / "strangers.csv", index=False)
+    pd.concat([table, table.head(1)]).to_csv(folder / "twice.csv", index=False)
+    table.assign(label="yes").to_csv(folder / "words.csv", index=False)
+    table.rename(columns={"label": "outcome"}).to_csv(folder / "unnamed.csv", index=False)
+    (folder / "torn.parquet").write_bytes(b"PAR1")
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, place):
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["phenotaste", "predict", *map(str, arguments)])
+        monkeypatch.chdir(place)
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return end.value.code, printed.out, printed.err
+
+    return run_here
+
+
+def test_from_cohort_to_page_and_on(call, place):
+    status, out, err = call("cohort", "--out", "found", *SMALL)
+    assert status == 0, err
+    for words in (
+        "AUC on test patients, mean of 2 splits",
+        "TASTE's AUC less that of",
+        "Odds ratio",
+        "prediction.md",
+    ):
+        assert words in out
+    assert not (place / "found" / "predictions.parquet").exists()
+    status, out, err = call("cohort", "--out", "found", *SMALL, "--resume", "--json")
+    assert status == 0, err
+    record = json.loads(out)
+    assert [row["method"] for row in record["methods"]] == ["taste", "raw"]
+    assert record["model"] == "found/model"
+    assert record["rank"] == 3
+
+
+def test_labels_of_a_file_are_matched_by_patient(call, place):
+    of_cohort = json.loads(call("cohort", "--out", "own", *SMALL, "--json")[1])
+    for file in ("labels.csv", "labels.parquet"):
+        status, out, err = call("cohort", "--out", file[-3:], *SMALL, "--json", "--labels", file)
+        assert status == 0, err
+        assert json.loads(out)["methods"] == of_cohort["methods"]
+    status, out, err = call("cohort", "--out", "few", *SMALL, "--labels", "some.csv")
+    assert (status, out) == (1, "")
+    assert "3 of 500 labels are missing" in err
+    status, out, err = call(
+        "cohort", "--out", "few", *SMALL, "--json", "--labels", "some.csv", "--drop-unlabelled"
+    )
+    assert status == 0, err
+    assert json.loads(out)["patients"] == 497
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--splits", 0), "splits=0"),
+        (("--baselines", "svm"), "no method 'svm'"),
+        (("--labels", "strangers.csv"), "none of the cohort's patients"),
+        (("--labels", "twice.csv"), "two rows for one patient"),
+        (("--labels", "words.csv"), "not a number"),
+        (("--labels", "unnamed.csv"), "no column label"),
+        (("--labels", "torn.parquet"), "neither a CSV nor a Parquet"),
+        (("--labels", "nowhere.csv"), "nowhere.csv"),
+        (("--tol", -1), "tol=-1"),
+    ],
+)
+def test_refused_with_one_sentence(call, place, options, sentence):
+    status, out, err = call("cohort", "--out", "refused", "--ranks", "3", *options)
+    assert (status, out) == (1, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+    assert not (place / "refused").exists()
+
+
+def test_patients_and_trust_are_said(call, place):
+    status, out, err = call("cohort", "--out", "private", *SMALL, "--splits", 1, "--patients", "--trusted")
+    assert status == 0, err
+    assert "fewer than 11 patients: keep these files where the data is" in err
+    assert "predictions.parquet" in out
+    assert len(pd.read_parquet(place / "private" / "predictions.parquet")) == 2 * 75
+
+
+@pytest.mark.parametrize("options", [("--ranks", "three"), ("--lams", "x")])
+def test_what_cannot_be_read_is_misuse(call, options):
+    status, out, err = call("cohort", "--out", "misuse", *options)
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+
+
+def test_methods_by_name():
+    assert methods_of(None, True) is None
+    assert methods_of("none", True) == []
+    assert methods_of("copa, gru", True) == ["copa", "gru"]
+    assert methods_of("all", True) == ["copa", "copa-static", "cntf", "gru", "raw", "raw-static"]
+    assert methods_of("all", False) == ["copa", "cntf", "gru", "raw"]
+
+
+def test_help_shows_an_example(call):
+    status, out, _ = call("--help")
+    assert status == 0
+    assert "phenotaste predict cohort --out prediction" in out
