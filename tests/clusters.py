@@ -1,8 +1,11 @@
 """Real Dask clusters for tests: worker processes of this machine, and what makes two fits the same."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -46,11 +49,8 @@ def worker_pids(cluster):
 
 def kill_a_worker(cluster, chance, seconds=60):
     """SIGKILL one of the worker processes, as soon as there is one."""
-    end = time.monotonic() + seconds
-    while not (pids := worker_pids(cluster)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    pid = chance.choice(pids)
+    wait_for(lambda: worker_pids(cluster), seconds)
+    pid = chance.choice(worker_pids(cluster))
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return pid
@@ -58,3 +58,48 @@ def kill_a_worker(cluster, chance, seconds=60):
 
 def files_under(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+class Processes:
+    """A cluster as its users start it: `dask scheduler` and `dask worker`, from the command line."""
+
+    def __init__(self, folder, n_workers=2, options=()):
+        self.folder, self.started = folder, []
+        self.file = folder / f"scheduler-{time.monotonic_ns()}.json"
+        where = ["--scheduler-file", str(self.file), *options]
+        self.scheduler = self._start(
+            "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *where
+        )
+        wait_for(lambda: self.file.exists() and "address" in self.file.read_text())
+        self.address = json.loads(self.file.read_text())["address"]
+        for _ in range(n_workers):
+            self._start(
+                "worker", "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder), *where
+            )
+
+    def _start(self, kind, *options):
+        command = [sys.executable, "-m", "distributed.cli.dask_" + kind, *options]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder
+        )
+        self.started.append(process)
+        return process
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for process in reversed(self.started):  # nannies take their workers with them
+            process.terminate()
+        for process in self.started:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -51,7 +51,8 @@ class TASTE(Factorization):
     dtype : precision in which the courses U are kept; all sums are float64.
     device : "cpu", "cuda" (one GPU, courses in float32, solver="cd") or "auto": the GPU where there is one.
     engine : None for this machine's threads, or where else the patient step runs: an object that opens an engine
-        over a cohort, such as `phenotaste.engines.disk.Disk`. The result does not depend on it, to the bit.
+        over a cohort, `phenotaste.engines.disk.Disk` or `phenotaste.engines.dask.DaskEngine`. The result does not
+        depend on it, to the bit.
     n_jobs : threads, all cores by default. The result does not depend on it, to the bit.
     callback : called after each iteration with a record (start, n_starts, iteration, max_iter, loss); return
         True to stop.

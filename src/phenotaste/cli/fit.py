@@ -66,9 +66,28 @@ def fit(
         ),
     ] = None,
     work: Annotated[
-        Path | None,
-        typer.Option(help="Folder for courses and checkpoints; MODEL.work by default.", show_default=False),
+        str | None,
+        typer.Option(
+            help="Folder for courses and checkpoints; MODEL.work by default. With --engine, one that all workers "
+            "see, or a URL.",
+            show_default=False,
+        ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Work on the Dask cluster whose scheduler is there.",
+            metavar="dask://HOST:PORT",
+            show_default=False,
+        ),
+    ] = None,
+    tls: Annotated[
+        Path | None,
+        typer.Option(help="Folder with ca.pem, cert.pem and key.pem for --engine.", show_default=False),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Talk to --engine on another machine unencrypted.")
+    ] = False,
     checkpoint_minutes: Annotated[
         float, typer.Option(help="Keep where the fit stands every so often.", min=0.0)
     ] = 10.0,
@@ -100,11 +119,16 @@ def fit(
     One larger than memory:
 
         phenotaste fit cohort --rank 40 --out model --memory 4GB
+
+    On a cluster (docs/cluster.md):
+
+        phenotaste fit cohort --rank 40 --out model --engine dask://login1:8786 --tls certs --work /shared/work
     """
     if out is None and not plan:
         raise typer.BadParameter("say where to save the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
     from phenotaste.checkpoint import Checkpoint
+    from phenotaste.cli.cluster import cluster_engine
     from phenotaste.cli.printing import print_json, print_list
 
     model = TASTE(
@@ -126,17 +150,25 @@ def fit(
     if plan or out is None:
         print_plan(model, cohort, json_)
         return
+    store = work if work is not None and "://" in work else None  # checkpoints are in a folder all the same
     checkpoint = Checkpoint(
-        work or out.with_name(f"{out.name}.work"),
+        Path(work) if work is not None and store is None else out.with_name(f"{out.name}.work"),
         minutes=checkpoint_minutes,
         every=checkpoint_every,
         resume=resume,
         keep=True,
     )
-    model.engine = engine_of(model, checkpoint, memory)
+    if engine is None:
+        model.engine = engine_of(model, checkpoint, memory)
+    else:
+        if memory is not None or device is not DeviceChoice.CPU:
+            raise InputError("--engine does not go together with --memory or --device.")
+        model.engine = cluster_engine(engine, store, checkpoint, tls, insecure)
     with going_on_told(checkpoint):
         summary = fit_and_save(model, cohort, out, overwrite, include_patients)
         checkpoint.finish()
+        if engine is not None:
+            model.engine.finish()
     if json_:
         print_json({"model": str(out), **summary.as_dict()})
     else:

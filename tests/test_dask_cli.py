@@ -1,0 +1,196 @@
+"""`phenotaste fit --engine dask://…`: real schedulers and workers, lost and found again, and who may listen."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import made_up
+from clusters import Processes, assert_same, files_under, wait_for
+from phenotaste import TASTE, InputError, simulate
+from phenotaste.checkpoint import Checkpoint
+from phenotaste.engines.dask import DaskEngine
+from phenotaste.engines.dask_address import check_safe, full_address
+
+COMMAND = [sys.executable, "-m", "phenotaste.cli", "fit", "cohort"]
+SETTINGS = ["--rank", "3", "--tol", "0", "--max-iter", "12", "--n-init", "2", "--include-patients"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    simulate.ehr(200, n_features=30, n_static=4, mean_visits=20, rank=3, random_state=1)[0].save(
+        folder / "cohort"
+    )
+    assert fit(folder, "plain").wait(300) == 0
+    return folder
+
+
+def fit(place, out, *options):
+    command = [*COMMAND, "--out", out, *SETTINGS, *options]
+    return subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def checkpoints(folder):
+    """Something that changes with every checkpoint."""
+    return {path.stat().st_mtime_ns for path in folder.glob("state-*/manifest.json")}
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "client"])
+def test_a_lost_scheduler_or_client_and_the_fit_goes_on_from_its_checkpoint(place, tmp_path, victim):
+    work = place / f"{victim}.work"
+    with Processes(tmp_path) as cluster:
+        engine = ("--engine", cluster.address.replace("tcp", "dask"), "--checkpoint-every", "1")
+        process = fit(place, victim, *engine)
+        seen = set()
+        wait_for(lambda: seen.update(checkpoints(work)) or len(seen) >= 15)  # in its second start
+        (cluster.scheduler if victim == "scheduler" else process).kill()
+        said = process.communicate(timeout=60)[1]
+    assert not (place / victim).exists()
+    assert files_under(work / "courses")
+    if victim == "scheduler":
+        assert process.returncode == 1
+        assert "Error: The connection to the Dask scheduler was lost" in said
+        assert "with --resume" in said
+        assert "Traceback" not in said
+    with Processes(tmp_path, n_workers=1) as cluster:
+        process = fit(place, victim, "--engine", cluster.address.replace("tcp", "dask"), "--resume")
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, said
+    assert "begins anew" not in said
+    assert_same(TASTE.load(place / victim), TASTE.load(place / "plain"))
+    assert not work.exists()
+
+
+def test_courses_lost_with_the_checkpoint_are_rebuilt(place, tmp_path):
+    """One block's courses are torn: that block is projected anew, and the fit ends as low as it would have."""
+    expected, cohort = TASTE.load(place / "plain"), __import__("phenotaste").Cohort.load(place / "cohort")
+    with Processes(tmp_path) as cluster:
+        options = {"rank": 3, "tol": 0, "max_iter": 12, "n_init": 2, "random_state": 0}
+
+        def engine(resume):
+            checkpoint = Checkpoint(tmp_path / "kept", every=1, resume=resume)
+            return DaskEngine(cluster.address, tmp_path / "work", checkpoint=checkpoint)
+
+        def interrupt(progress):
+            if progress.start == 1 and progress.iteration == 6:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            TASTE(**options, engine=engine(False), callback=interrupt).fit(cohort)
+        lost = sorted(files_under(tmp_path / "work" / "courses"))[0]
+        os.truncate(lost, 100)
+        with pytest.warns(UserWarning, match="were lost or damaged and are rebuilt"):
+            found = TASTE(**options, engine=engine(True)).fit(cohort)
+    assert found.n_iter_ == 12
+    assert found.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=0.02)
+    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_an_interrupted_fit_without_checkpoint_leaves_nothing(tmp_path):
+    def interrupt(progress):
+        assert files_under(tmp_path / "work")
+        raise KeyboardInterrupt
+
+    cohort = made_up.cohort(1)
+    with Processes(tmp_path, n_workers=1) as cluster, pytest.raises(KeyboardInterrupt):
+        TASTE(rank=2, engine=DaskEngine(cluster.address, tmp_path / "work"), callback=interrupt).fit(cohort)
+    assert not (tmp_path / "work").exists()
+
+
+def test_words_for_what_cannot_be(place):
+    for options, status, words in (
+        (("--engine", "dask://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
+        (("--engine", "dask://nowhere"), 1, "is not the address of a Dask scheduler"),
+        (("--engine", "ray://127.0.0.1:1"), 2, "write it as dask://HOST:PORT"),
+        (("--engine", "dask://127.0.0.1:1", "--memory", "4GB"), 1, "does not go together with --memory"),
+        (("--engine", "dask://127.0.0.1:1", "--tls", "."), 1, "lacks ca.pem, cert.pem, key.pem"),
+    ):
+        process = fit(place, "never", *options)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == status, said
+        assert words in " ".join(said.split())
+        assert "Traceback" not in said
+    assert not (place / "never").exists()
+    assert not (place / "never.work").exists()
+
+
+# --- who may listen ------------------------------------------------------------------------------------------
+
+# Numbers that documentation uses, and nobody has (RFC 5737, 3849): nothing is sent there.
+ELSEWHERE = ("192.0.2.1", "[2001:db8::1]")
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_other_machines_are_not_spoken_to_in_the_clear(host):
+    for who in ("scheduler", "worker"):
+        with pytest.raises(InputError, match=rf"The {who} at tcp://.*unencrypted.*allow_plain=True"):
+            check_safe(f"tcp://{host}:8786", False, who)
+        check_safe(f"tcp://{host}:8786", True, who)
+        check_safe(f"tls://{host}:8786", False, who)
+    with pytest.raises(InputError, match="unencrypted"):
+        TASTE(rank=2, engine=DaskEngine(f"tcp://{host}:8786")).fit(made_up.cohort(1))
+    with pytest.raises(InputError, match="no certificates were given"):
+        TASTE(rank=2, engine=DaskEngine(f"dask://{host}:8786")).fit(made_up.cohort(1))
+
+
+@pytest.mark.parametrize(
+    ("address", "allow_plain", "encrypted", "expected"),
+    [
+        ("dask://192.0.2.1:8786", False, False, "tls://192.0.2.1:8786"),
+        ("192.0.2.1:8786", False, False, "tls://192.0.2.1:8786"),
+        ("dask://192.0.2.1:8786", True, False, "tcp://192.0.2.1:8786"),
+        ("dask://192.0.2.1:8786", True, True, "tls://192.0.2.1:8786"),
+        ("dask://localhost:8786", False, False, "tcp://localhost:8786"),
+        ("dask://127.0.0.1:8786", False, True, "tls://127.0.0.1:8786"),
+        ("dask://[::1]:8786", False, False, "tcp://[::1]:8786"),
+        ("dask://tls://192.0.2.1:8786", False, False, "tls://192.0.2.1:8786"),
+        ("tcp://192.0.2.1:8786", False, False, "tcp://192.0.2.1:8786"),
+        ("inproc://x", False, False, "inproc://x"),
+    ],
+)
+def test_addresses(address, allow_plain, encrypted, expected):
+    assert full_address(address, allow_plain, encrypted) == expected
+
+
+@pytest.mark.parametrize(
+    "address", ["dask://", "dask://host", "host", "dask://host:port", "dask://host:99999999"]
+)
+def test_what_is_no_address(address):
+    with pytest.raises(InputError, match="is not the address of a Dask scheduler"):
+        full_address(address, False, False)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """As docs/cluster.md says they are made."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+    for command in (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=authority -keyout ca-key.pem -out ca.pem",
+        "openssl req -newkey rsa:2048 -nodes -subj /CN=cluster -keyout key.pem -out request.pem",
+        "openssl x509 -req -in request.pem -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 30 -out cert.pem",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_an_encrypted_cluster(certificates, tmp_path):
+    cohort = made_up.cohort(5, n_patients=30)
+    options = {"rank": 2, "max_iter": 3, "tol": 0, "random_state": 0}
+    files = [
+        f"--tls-{what}={certificates / name}"
+        for what, name in (("ca-file", "ca.pem"), ("cert", "cert.pem"), ("key", "key.pem"))
+    ]
+    with Processes(tmp_path, options=files) as cluster:
+        assert cluster.address.startswith("tls://127.0.0.1:")
+        found = TASTE(**options, engine=DaskEngine(cluster.address, tls=certificates)).fit(cohort)
+        assert_same(found, TASTE(**options).fit(cohort))
+        with pytest.raises(InputError, match="no certificates were given"):
+            TASTE(**options, engine=DaskEngine(cluster.address)).fit(cohort)
+        with pytest.raises(InputError, match="No Dask scheduler answered"):
+            TASTE(**options, engine=DaskEngine(cluster.address.replace("tls", "tcp"))).fit(cohort)
