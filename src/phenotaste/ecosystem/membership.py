@@ -63,9 +63,11 @@ def membership(model: Any, cohort: Cohort, rule: Rule) -> Membership:
     rule.check()
     phenotypes = phenotypes_of(model)
     subjects, times = whole_ids(cohort), dates(cohort)
+    if fitted_of(model).get_params().get("nonnegative") is False:
+        raise InputError(
+            "The model's scores may be negative, so that no threshold says who has a phenotype: fit one whose are not."
+        )
     found = model.project(cohort)
-    if (found.W < 0).any():
-        raise InputError("The model's scores may be negative, so that no threshold says who has a phenotype.")
     patients = Patients(found.W, found.U, found.offsets)
     measures = {"share": patients.shares, "intensity": patients.intensities, "score": lambda: found.W}
     seen = np.flatnonzero(patients.visits)
