@@ -38,6 +38,12 @@ def shaped(name: str, patients: int, seed: int) -> Cohort:
     )[0]
 
 
+def repeated(name: str, patients: int, drawn: int, seed: int) -> Cohort:
+    """The same patients again and again, which no patient's step can notice, where drawing more would take long."""
+    once = shaped(name, min(patients, drawn), seed)
+    return once if patients <= drawn else once[np.arange(patients) % drawn]
+
+
 @lru_cache(maxsize=1)
 def synpuf(folder: str, patients: int, seed: int) -> Cohort:
     """So many of DE-SynPUF's patients, drawn at random, or all where there are fewer."""

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 STYLES: dict[str, dict[str, Any]] = {
     "TASTE": {"color": "#1f6391", "marker": "o", "linewidth": 2.0, "zorder": 5},
     LETTER: {"color": "#7fb2d6", "marker": "o", "linewidth": 1.2, "linestyle": (0, (4, 2)), "zorder": 3},
-    "CohenPlus": {"color": "#d07a1f", "marker": "s", "linewidth": 1.4, "zorder": 4},
+    # Hollow: on TASTE's core it lies on TASTE's line.
+    "CohenPlus": {
+        "color": "#d07a1f",
+        "marker": "s",
+        "markersize": 6.5,
+        "markerfacecolor": "none",
+        "linewidth": 1.4,
+        "zorder": 4,
+    },
     PUBLISHED: {"color": "#8f4a0b", "marker": "s", "linewidth": 1.4, "linestyle": (0, (4, 2)), "zorder": 4},
     "CopaPlus": {"color": SOFT, "marker": "^", "linewidth": 1.4, "zorder": 4},
 }
@@ -49,6 +57,15 @@ def line(axis: "Axes", rows: "pd.DataFrame", x: str, y: str, method: str, label:
         linewidth=0,
         zorder=style.get("zorder", 3) - 2,
     )
+
+
+def same_heights(axes: Sequence["Axes"], within: tuple[float, float] = (-float("inf"), float("inf"))) -> None:
+    """One scale for panels side by side, cut to these limits; only the first of them says which."""
+    limits = [axis.get_ylim() for axis in axes]
+    low, high = min(pair[0] for pair in limits), max(pair[1] for pair in limits)
+    for n, axis in enumerate(axes):
+        axis.set_ylim(max(low, within[0]), min(high, within[1]))
+        axis.tick_params(labelleft=n == 0)
 
 
 def titles(axes: Sequence["Axes"], names: Sequence[str]) -> None:

@@ -43,6 +43,18 @@ def estimator(cell: Cell, threads: int | None, **settings: Any) -> Any:
     return CohenPlus(rank, lam=lam, mu=cell["mu"], weights=cell["weights"], algorithm=algorithm, **settings)
 
 
+_warm: set[tuple[Any, ...]] = set()
+
+
+def warm(cell: Cell, cohort: Cohort, threads: int | None, **settings: Any) -> None:
+    """One short fit before the first that is timed: kernels are compiled or loaded for each method and rank."""
+    key = (cell["method"], cell["rank"], *settings.values())
+    if key not in _warm:
+        few = cohort[: min(len(cohort), 8)]
+        estimator(cell, threads, tol=0.0, max_iter=1, **settings).fit(few)
+        _warm.add(key)
+
+
 def fitted(model: Any, cohort: Cohort) -> tuple[Any, Row]:
     """The fit, and what it took."""
     busy = load()

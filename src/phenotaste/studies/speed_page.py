@@ -28,17 +28,20 @@ def best(table: "pd.DataFrame", weights: str, measure: str = "rmse") -> "pd.Data
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
     """The paper's figure, at λ = 0.1 and the default μ: one column for each cohort and kind of weights."""
     columns = [(data, weights) for data in table["data"].unique() for weights in ("relative", "absolute")]
-    drawn, axes = drawing.grid(3, len(columns), sharex=True, sharey="row")
+    drawn, axes = drawing.grid(3, len(columns), sharex=True)
     for column, (data, weights) in enumerate(columns):
         rows = at_middle(table[(table["data"] == data) & (table["weights"] == weights)])
         for axis, (measure, _) in zip(axes[:, column], MEASURES, strict=True):
             for method in ordered(rows["method"]):
                 drawing.line(axis, rows[rows["method"] == method], "rank", measure, method)
         axes[0, column].set_title(f"{shape_name(data)}\n{weights} weights", fontsize=9, loc="left")
-        axes[1, column].set_ylim(bottom=max(LOWEST_CPI, axes[1, column].get_ylim()[0]))
         axes[2, column].set_yscale("log")
         axes[2, column].set_xlabel("phenotypes", fontsize=8)
         axes[2, column].set_xticks(sorted(table["rank"].unique()))
+    for pair in range(0, len(columns), 2):  # the RMSE of two cohorts have nothing to do with each other
+        drawing.same_heights(axes[0, pair : pair + 2])
+    drawing.same_heights(axes[1], within=(LOWEST_CPI, 1.05))
+    drawing.same_heights(axes[2])
     for axis, (_, title) in zip(axes[:, 0], MEASURES, strict=True):
         axis.set_ylabel(title.replace(" (", "\n("), fontsize=8)
     drawing.legend(drawn, axes)
@@ -75,7 +78,8 @@ Ranks {ranks}; TASTE and Cohen+ with λ, μ ∈ {grid_of(table, "TASTE")}, COPA+
 
 Cohen+ runs on TASTE's own core, where with a fixed μ it takes the very same steps (docs/baselines.md): the two rows
 agree but for their time. "As published" is its authors' algorithm, HALS with explicit Khatri–Rao products, here in
-numpy on one core. It runs in the middle of the grid only; the whole grid would take {span(whole_grid(table, starts))}.
+numpy on one core. It runs in the middle of the grid only, from {published_starts(table)} starts: the whole grid would
+take {span(whole_grid(table, starts))}.
 
 Times are of {int(results["threads"].iloc[0])} thread(s), compiling left out, on a machine that did other work beside
 (load average {low:g} to {high:g} on {int(results["cores"].iloc[0])} cores): processor seconds are what to compare.
@@ -109,6 +113,10 @@ that it can be compared across λ.
 
 {by_weights(table)}
 """
+
+
+def published_starts(table: "pd.DataFrame") -> int:
+    return int(table.loc[table["method"] == PUBLISHED, "count"].max())
 
 
 def whole_grid(table: "pd.DataFrame", starts: int) -> float:
