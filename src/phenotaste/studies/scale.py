@@ -33,6 +33,7 @@ PUBLISHED_SIZES = (
     1_000,
     12_500,
 )  # Cohen+ by its authors' algorithm; it ends within minutes on the first two
+PUBLISHED_STARTS = 2  # at most
 LARGE = (
     125_000,
     250_000,

@@ -59,7 +59,8 @@ def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
 `simulate.ehr` in the shape of the paper's CMS data (284 features, 30 static ones, about 50 visits a patient), rank
 {int(first["rank"])}, λ = μ = {first["lam"]:g} in absolute terms, so that TASTE and Cohen+ have the same objective.
 Cohen+ is its authors' algorithm, in numpy on one core; on TASTE's own core it takes TASTE's steps. The others have
-{int(first["threads"])} threads. A fit that takes more than {first["limit_minutes"]:g} minutes is stopped and told as such.
+{int(first["threads"])} threads. A fit that takes more than {first["limit_minutes"]:g} minutes is stopped and told
+as such.
 
 {what_ran(results)}
 
@@ -77,8 +78,8 @@ Cohen+, in MATLAB with 12 workers for both. Measured, Cohen+ as published over T
 
 {ratios(table)}
 
-The paper's {PAPER_RATIO} compares two programs in one language. Here TASTE is compiled and the steps of Cohen+'s authors
-are numpy's, so that much of the ratio is the implementation's; on the same compiled core the two take the same time.
+The paper's {PAPER_RATIO} compares two programs in one language. Here TASTE is compiled and Cohen+'s authors' steps are
+numpy's, so that much of the ratio is the implementation's; on the same compiled core the two take the same time.
 
 ## Seconds an iteration
 
