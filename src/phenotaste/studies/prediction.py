@@ -31,7 +31,7 @@ TIMED = False
 ACCEPTS = frozenset({"size", "splits", "synpuf"})
 
 PHENOTYPES_ALONE, STATIC_TOO, SYNPUF = "phenotypes alone", "static features too", "DE-SynPUF"
-STATIC_RISK = {PHENOTYPES_ALONE: 0.0, STATIC_TOO: 3.0}  # times what simulate.heart_failure adds by default
+STATIC_RISK = {PHENOTYPES_ALONE: 0.0, STATIC_TOO: prediction_page.STATIC_RISK}
 RANKED = (TASTE_NAME, "copa", "copa-static", "cntf")
 NEED_TORCH = ("cntf", "gru")
 MEASURED = ("auc", "auprc", "brier", "calibration_slope", "validation_auc")
@@ -39,8 +39,8 @@ MEASURED = ("auc", "auprc", "brier", "calibration_slope", "validation_auc")
 # laptop: what two cores do in half an hour; paper: its patients, its numbers of phenotypes, its grids (supplement).
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"patients": 300, "ranks": (4,), "lams": "0.1", "mus": "1.0", "epochs": 1, "iterations": 2},
-    "laptop": {"patients": 2000, "ranks": (5, 10, 20), "lams": "0.01 0.1 1.0", "mus": "1.0", "epochs": 15,
-               "iterations": 12},
+    "laptop": {"patients": 2000, "ranks": (5, 10, 20), "lams": "0.01 0.1 1.0", "mus": "1.0", "epochs": 10,
+               "iterations": 10},
     "paper": {"patients": 35_113, "ranks": (5, 10, 20, 40, 60, 80, 100), "lams": "0.01 0.1 1.0",
               "mus": "0.01 0.1 1.0", "epochs": 50, "iterations": 100},
 }  # fmt: skip
