@@ -8,9 +8,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from phenotaste import __version__
 from phenotaste.cli.cohort import cohort
 from phenotaste.cli.demo import demo
+from phenotaste.cli.doctor import doctor
+from phenotaste.cli.export import export
+from phenotaste.cli.federated import federated
 from phenotaste.cli.fit import fit
 from phenotaste.cli.predict import predict
 from phenotaste.cli.report import report
@@ -44,25 +46,28 @@ app = typer.Typer(
     epilog="Start with:  phenotaste demo",
     no_args_is_help=True,
     rich_markup_mode=None,  # boxes leave no room for the text at 80 columns
-    add_completion=False,
     pretty_exceptions_enable=False,  # they print local variables, which may hold patients' data
 )
 app.add_typer(cohort)
 app.add_typer(review)
-for command in (demo, fit, score, select, predict, report, study):
+app.add_typer(federated)
+for command in (demo, fit, score, export, select, predict, report, study, doctor):
     app.command()(command)
 
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"phenotaste {__version__}")
+        from phenotaste.doctor import bug_report
+
+        for name, version in bug_report():
+            typer.echo(f"{name} {version}")
         raise typer.Exit
 
 
 @app.callback()
 def every_command(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=show_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the versions.", callback=show_version, is_eager=True)
     ] = False,
 ) -> None:
     """What stands before the name of a command."""

@@ -97,6 +97,8 @@ def read_answer(message: Message, order: Order, digest: str) -> Answer:
         )
     try:
         return understood(message, order)
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError):
         raise odd(message, "says what no site would") from None
 

@@ -20,7 +20,7 @@ from phenotaste.federated.settings import Settings, checked_sites
 from phenotaste.selection.files import locked, write_file
 
 EXCHANGE, MODEL = "exchange", "model"
-ANSWER_FILE = re.compile(r"round-(\d{4,})\.([A-Za-z0-9][A-Za-z0-9_-]{0,39})\.safetensors")
+ANSWER_FILE = re.compile(r"round-([0-9]{4,7})\.([A-Za-z0-9][A-Za-z0-9_-]{0,39})\.safetensors")
 
 
 class Combined(NamedTuple):
@@ -127,7 +127,8 @@ def repeated(files: list[Path], state: CoordinatorState) -> bool:
     """Whether these are the answers that were combined last: after a kill the same command is given once more."""
     if not files or not state.combined:
         return False
-    found = [messages.read(path) for path in files]
+    most = max(state.history[-1]["bytes_received"], most_bytes(state.order()))
+    found = [messages.read(path, most) for path in files]
     return all(state.combined.get(message.sender) == message.digest for message in found)
 
 

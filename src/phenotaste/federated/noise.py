@@ -21,7 +21,7 @@ from phenotaste.errors import InputError
 from phenotaste.federated.messages import is_amount, is_whole
 from phenotaste.federated.settings import Settings
 
-NEWEST = 0.1  # the least that a round's sums weigh in the running mean of the rounds
+NEWEST = 0.15  # the least that a round's sums weigh in the running mean of the rounds
 COUNTED_LESS = 4.0  # the scalars are only for the objective: they get more noise, and the rest less
 
 

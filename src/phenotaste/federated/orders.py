@@ -74,6 +74,8 @@ def read_order(message: Message) -> Order:
         raise InputError(f"{message.where} is an answer of a site: give the coordinator's message.")
     try:
         order = understood(message)
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError):
         raise odd(message, "says what no coordinator would") from None
     if set(message.arrays) != {f"{name}.{task.start}" for task in order.tasks for name in Model._fields}:

@@ -55,7 +55,7 @@ def agreed(state: CoordinatorState, answers: list[Answer]) -> CoordinatorState:
         visits, facts = np.sum(
             [answer.sizes for answer in answers if answer.sizes is not None], axis=0
         ).tolist()
-    lam = static_weight(settings, visits, facts) if dictionary.static else 0.0
+    lam = static_weight(settings, visits, facts)
     starts = tuple(
         Fitting(loop.begin(model, normalize=True)) for model in starting_models(settings, dictionary)
     )

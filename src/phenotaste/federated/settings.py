@@ -31,7 +31,7 @@ class Settings:
         0.0  # with noise: what ‖X_k‖² and ‖a_k‖² are taken to be like, since sums may not tell
     )
     static_size: float = 0.0
-    clip: float = 1.0  # with noise: how much of that a single patient may move the sums by
+    clip: float = 0.5  # with noise: how much of that a single patient may move the sums by
 
     def __post_init__(self) -> None:
         for name, least, most in WHOLE:

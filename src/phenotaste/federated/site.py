@@ -1,6 +1,7 @@
 """A site's part: take the patient step over its own patients and answer with their sums. Patients stay there."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from phenotaste.federated.site_work import Rules, Work, promised
 from phenotaste.selection.files import locked, write_file
 
 USUAL_DELTA = 1e-5
+ORDER_FILE = re.compile(r"round-([0-9]{4,7})\.safetensors")
 
 
 class Stepped(NamedTuple):
@@ -88,12 +90,12 @@ def newest_order(path: Path) -> Path:
     """The message itself, or the coordinator's newest in a folder."""
     if not path.is_dir():
         return path
-    rounds = sorted(path.glob(f"round-{'[0-9]' * 4}{messages.SUFFIX}"))
+    rounds = [int(match[1]) for name in os.listdir(path) if (match := ORDER_FILE.fullmatch(name))]
     if not rounds:
         raise InputError(
             f"{path} holds no message of a coordinator: give the folder in which messages are exchanged."
         )
-    return rounds[-1]
+    return path / messages.file_name(max(rounds))
 
 
 def answer_file(source: Path, order: Order, site: str, out: str | os.PathLike[str] | None) -> Path:
