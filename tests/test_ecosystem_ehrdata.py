@@ -7,6 +7,7 @@ import ehrdata
 import numpy as np
 import pandas as pd
 import pytest
+import sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ KINDS = {
     "array": lambda tensor: tensor,
     "float32": lambda tensor: tensor.astype(np.float32),
     "objects": lambda tensor: tensor.astype(object),
+    "sparse, missing left out": lambda tensor: sparse.COO.from_numpy(tensor, fill_value=np.nan),
+    "sparse, zeros left out": lambda tensor: sparse.COO.from_numpy(tensor),
     "dask": lambda tensor: dask.array.from_array(tensor, chunks=2),
 }
 
@@ -40,10 +43,18 @@ def spread(cohort, rng):
     return tensor, np.concatenate(times)
 
 
+def lately(tensor, obs, var, tem):
+    """How ehrdata 0.5 keeps a tensor, also a sparse one: as X. It asks for Python 3.12, so here is its shape alone."""
+    names = {"obs_names": obs.index, "var_names": var.index}
+    return SimpleNamespace(X=tensor, layers={}, obs=obs, var=var, tem=tem, **names)
+
+
 def edata_of(tensor, obs=None, tem=None):
     K, J, T = tensor.shape
     obs = pd.DataFrame(index=[f"p{k}" for k in range(K)]) if obs is None else obs
     tem = pd.DataFrame({"step": np.arange(T)}) if tem is None else tem
+    if isinstance(tensor, sparse.COO):
+        return lately(tensor, obs, pd.DataFrame(index=[f"code {j}" for j in range(J)]), tem)
     return ehrdata.EHRData(
         R=tensor, obs=obs, var=pd.DataFrame(index=[f"code {j}" for j in range(J)]), tem=tem
     )
@@ -105,8 +116,9 @@ def test_a_slice_in_time_is_cut(three):
     np.testing.assert_array_equal(Cohort.from_ehrdata(three[1:, ["code 1"]]).visits.toarray(), [[0], [4]])
 
 
-def test_recorded_values_count_one_each_whatever_they_are():
-    edata = edata_of(np.array([[[-5.0, np.nan, 0.0], [np.nan, np.nan, 7.0]]]))
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_recorded_values_count_one_each_whatever_they_are(kind):
+    edata = edata_of(KINDS[kind](np.array([[[-5.0, np.nan, 0.0], [np.nan, np.nan, 7.0]]])))
     found = Cohort.from_ehrdata(edata, values="recorded")
     np.testing.assert_array_equal(found.visits.toarray(), [[1, 0], [1, 1]])
     with pytest.raises(InputError, match="'code 0' is negative"):
@@ -163,17 +175,8 @@ def test_one_of_several_layers_and_x_itself(three):
     plain = Cohort.from_ehrdata(three, layer="R").visits.toarray()
     np.testing.assert_array_equal(Cohort.from_ehrdata(three, layer="R_layer").visits.toarray(), plain)
     np.testing.assert_array_equal(Cohort.from_ehrdata(three, layer="doubled").visits.toarray(), 2 * plain)
-    # Lately X itself may have three dimensions. That ehrdata asks for Python 3.12, so here is only its shape.
-    lately = SimpleNamespace(
-        X=three.R,
-        layers={},
-        obs=three.obs,
-        var=three.var,
-        tem=three.tem,
-        obs_names=three.obs_names,
-        var_names=three.var_names,
-    )
-    np.testing.assert_array_equal(Cohort.from_ehrdata(lately).visits.toarray(), plain)
+    newer = lately(three.R, three.obs, three.var, three.tem)
+    np.testing.assert_array_equal(Cohort.from_ehrdata(newer).visits.toarray(), plain)
 
 
 def with_text(edata):

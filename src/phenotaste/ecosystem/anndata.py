@@ -119,7 +119,7 @@ def need_anndata() -> Any:
 
 
 def frame(columns: dict[str, NDArray[Any]], index: NDArray[Any]) -> Any:
-    """A table whose names are plain objects: anndata before 0.13 cannot write the texts of pandas 3."""
+    """A table whose names are plain objects: anndata 0.12 cannot write the texts of pandas 3."""
     import pandas as pd
 
     table = pd.DataFrame({key: np.asarray(column) for key, column in columns.items()})

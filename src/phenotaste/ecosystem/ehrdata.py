@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from phenotaste.errors import InputError
 from phenotaste.tables import Table, iso_times, static_matrix
 
-R_LAYER = "R_layer"  # what ehrdata before 0.1 calls the layer behind `.R`
+R_LAYER = "R_layer"  # what ehrdata before 0.0.10 calls the layer behind `.R`
 INDEX = "index"
 DAY = np.timedelta64(1, "D")
 
@@ -41,7 +41,7 @@ def cohort_parts(
         raise InputError(f"values is {values!r}: choose 'given' or 'recorded'.")
     tensor = tensor_of(edata, layer)
     n_patients, n_features, n_times = tensor.shape
-    cells = cells_of(tensor, values)
+    cells = sparse_cells(tensor, values) if hasattr(tensor, "coords") else dense_cells(tensor, values)
     row_of = np.cumsum(cells.recorded.reshape(-1)) - 1  # patients one after the other, each in order of time
     entries = (cells.value, (row_of[cells.patient * n_times + cells.time], cells.feature))
     offsets = np.concatenate([[0], np.cumsum(cells.recorded.sum(axis=1))])
@@ -61,7 +61,7 @@ def cohort_parts(
 
 
 def tensor_of(edata: Any, layer: str | None) -> Any:
-    """The three-dimensional array that is meant; ehrdata keeps it as R, as a layer, or, lately, as X."""
+    """The three-dimensional array that is meant; ehrdata kept it as R, then as a layer, and now as X."""
     if not all(hasattr(edata, name) for name in ("obs", "var", "layers", "tem")):
         raise InputError(f"from_ehrdata takes an EHRData, not {type(edata).__name__}: make one with ehrdata.")
     arrays = {"X": edata.X, **dict(edata.layers.items())}
@@ -86,12 +86,30 @@ def tensor_of(edata: Any, layer: str | None) -> Any:
     return found[name]
 
 
-def cells_of(tensor: Any, values: str) -> Cells:
+def dense_cells(tensor: Any, values: str) -> Cells:
     array = numbers(np.asarray(tensor))
     present: NDArray[np.bool_] = ~np.isnan(array)
     k, j, t = np.nonzero(present if values == "recorded" else present & (array != 0))
     found = np.ones(len(k)) if values == "recorded" else array[k, j, t]
     return Cells(np.asarray(present.any(axis=1)), k, j, t, found)
+
+
+def sparse_cells(tensor: Any, values: str) -> Cells:
+    """The same of a `sparse.COO`, made dense only where what it leaves out counts."""
+    missing_by_default = bool(np.isnan(numbers(np.asarray(tensor.fill_value))))
+    if not missing_by_default and (tensor.fill_value != 0 or values == "recorded"):
+        return dense_cells(tensor.todense(), values)
+    n_patients, n_features, n_times = tensor.shape
+    (k, j, t), data = tensor.coords, numbers(tensor.data)
+    missing = np.isnan(data)
+    known = np.full((n_patients, n_times), 0 if missing_by_default else n_features)
+    if missing_by_default:
+        np.add.at(known, (k[~missing], t[~missing]), 1)
+    else:
+        np.subtract.at(known, (k[missing], t[missing]), 1)
+    kept = ~missing if values == "recorded" else ~missing & (data != 0)
+    found = np.ones(int(kept.sum())) if values == "recorded" else data[kept]
+    return Cells(known > 0, k[kept], j[kept], t[kept], found)
 
 
 def numbers(array: NDArray[Any]) -> NDArray[np.float64]:
