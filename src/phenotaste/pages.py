@@ -3,7 +3,6 @@
 A page that was dropped comes back from its file when it is touched: dropping one never changes a number.
 """
 
-import errno
 import math
 import mmap
 import os
@@ -69,22 +68,29 @@ def in_a_file(shape: tuple[int, ...], dtype: Any, folder: Path, name: str | None
     The room on the disk is taken at once: a mapped file that finds the disk full later ends the process.
     """
     size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
-    if name is None:
-        file, path = tempfile.mkstemp(prefix=".scratch-", dir=folder)
-    else:
-        path = str(folder / name)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        reserve(file, size)
-        return mapped(path, shape, dtype)
-    except BaseException:
-        if name is not None:
+        if name is None:
+            file, path = tempfile.mkstemp(prefix=".scratch-", dir=folder)
+        else:
+            path = str(folder / name)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            reserve(file, size)
+            array = mapped(path, shape, dtype)
+        except BaseException:
             os.unlink(path)
-        raise
-    finally:
-        os.close(file)
+            raise
+        finally:
+            os.close(file)
         if name is None:
             os.unlink(path)
+        return array
+    except OSError as error:
+        reason = (error.strerror or "the system refused").lower()
+        raise InputError(
+            f"{folder} could not take {in_words(size)} of courses and scores: {reason}; free some of the disk, "
+            "or work elsewhere."
+        ) from None
 
 
 def mapped(path: str | Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -181,7 +187,3 @@ def ceiling(most: int) -> Iterator[None]:
     finally:
         over.set()
         looking.join()
-
-
-def full_disk(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

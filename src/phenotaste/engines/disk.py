@@ -166,13 +166,7 @@ class Files:
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Array:
         name = f"courses-{secrets.token_hex(8)}.bin" if self.named else None
-        try:
-            array = pages.in_a_file(shape, dtype, self.folder, name)
-        except OSError as error:
-            reason = (error.strerror or "the system refused").lower()
-            raise InputError(
-                f"{self.folder} could not take the courses: {reason}; free some of the disk, or work elsewhere."
-            ) from None
+        array = pages.in_a_file(shape, dtype, self.folder, name)
         return array if name is None else self._known(array, name)
 
     def again(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array | None:
@@ -250,6 +244,7 @@ class OnDisk(Threads):
         self._lost: Array | None = None  # chapters that could not be restored
         super().__init__(shard, weights, rank, courses=np.zeros((0, rank), options["dtype"]), **options)
         self._of_patients: list[Array] = []  # what `score` writes
+        self._spare: list[Array] = []  # room for that
         self._handed_out = True  # there are no courses yet
 
     def reserve(self, n_starts: int) -> None:
@@ -261,6 +256,9 @@ class OnDisk(Threads):
                 f"{self.files.folder} has {pages.in_words(free)} left and the courses need {pages.in_words(needed)}: "
                 "free some of the disk, or work elsewhere."
             )
+        # A fit that has come to its end shall not fail for want of them.
+        K = len(self.shard.offsets) - 1
+        self._spare = [self._empty(K, self.rank), self._empty(K, 3), self._empty(K, 3)]
 
     def step(self, model: Model, reach: float = 0.0) -> Sums:
         if self.previous is not None and self.files.is_held(
@@ -359,7 +357,8 @@ class OnDisk(Threads):
         return self.files.new(*self._shape)
 
     def _empty(self, *shape: int) -> Array:
-        array = pages.in_a_file(shape, np.float64, self.files.folder)
+        spare = [n for n, array in enumerate(self._spare) if array.shape == shape]
+        array = self._spare.pop(spare[0]) if spare else pages.in_a_file(shape, np.float64, self.files.folder)
         self._of_patients.append(array)
         return array
 
