@@ -131,12 +131,13 @@ def check_shared(kind: str, lists: dict[str, list[str]]) -> None:
     if len(lists) < 2:
         return
     for site, names in lists.items():
-        others = set().union(*(theirs for other, theirs in lists.items() if other != site))
-        if others and not names:
+        if not names and any(lists.values()):
             raise InputError(
                 f"{site} has no {kind} features that it may show and other sites do: build its cohort with them, "
                 "or leave it out (--without)."
             )
+    for site, names in lists.items():
+        others = set().union(*(theirs for other, theirs in lists.items() if other != site))
         if names and len(others & set(names)) < LEAST_SHARED * len(names):
             raise InputError(
                 f"{site} has {len(names):,} {kind} features, and other sites only {len(others & set(names)):,} of "

@@ -102,7 +102,9 @@ def combine(
         state = coordinator_state.load(folder)
         place = Path(exchange) if exchange is not None else folder / EXCHANGE
         files = answer_files([Path(answer) for answer in answers] or [place], state)
-        if state.phase == DONE or repeated(files, state):
+        # Killed between keeping the state and writing the message: nobody can have answered it.
+        unsent = not files and state.history and not (place / messages.file_name(state.round)).exists()
+        if state.phase == DONE or unsent or repeated(files, state):
             return emitted(folder, state, exchange, again=True)
         order = state.order()
         found = gathered(files, order, left_out(without, order))

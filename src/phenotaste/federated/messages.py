@@ -57,7 +57,12 @@ class Message(NamedTuple):
 
 def pack(record: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
     """The file's bytes: the same for the same content, with a SHA-256 over all of them, its own place blank."""
-    whole = {"sha256": BLANK, "format": FORMAT, "version": VERSION, **record}  # the first place that looks like one
+    whole = {
+        "sha256": BLANK,
+        "format": FORMAT,
+        "version": VERSION,
+        **record,
+    }  # the first place that looks like one
     head = json.dumps(whole, allow_nan=False)
     tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     blank = save_tensors(tensors, {"record": head})  # one entry: the order of several is left to chance
