@@ -61,24 +61,23 @@ def files_under(folder):
 
 
 class Processes:
-    """A cluster as its users start it: `dask scheduler` and `dask worker`, from the command line."""
+    """A cluster as its users start it: `dask scheduler` and `dask worker`, from the command line.
 
-    def __init__(self, folder, n_workers=2, options=()):
+    `workers` has the words before each worker's command, such as those that start it on another machine.
+    """
+
+    def __init__(self, folder, n_workers=2, options=(), host="127.0.0.1", scheduler=(), workers=None):
         self.folder, self.started = folder, []
-        self.file = folder / f"scheduler-{time.monotonic_ns()}.json"
-        where = ["--scheduler-file", str(self.file), *options]
-        self.scheduler = self._start(
-            "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *where
-        )
-        wait_for(lambda: self.file.exists() and "address" in self.file.read_text())
-        self.address = json.loads(self.file.read_text())["address"]
-        for _ in range(n_workers):
-            self._start(
-                "worker", "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder), *where
-            )
+        file = folder / f"scheduler-{time.monotonic_ns()}.json"
+        where = ["--scheduler-file", str(file), "--no-dashboard", *options]
+        self.scheduler = self._start(scheduler, "scheduler", "--host", host, "--port", "0", *where)
+        wait_for(lambda: file.exists() and "address" in file.read_text())
+        self.address = json.loads(file.read_text())["address"]
+        for words in [()] * n_workers if workers is None else workers:
+            self._start(words, "worker", "--nthreads", "1", "--local-directory", str(folder), *where)
 
-    def _start(self, kind, *options):
-        command = [sys.executable, "-m", "distributed.cli.dask_" + kind, *options]
+    def _start(self, words, kind, *options):
+        command = [*words, sys.executable, "-m", f"distributed.cli.dask_{kind}", *options]
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder
         )
@@ -103,3 +102,15 @@ def wait_for(condition, seconds=120):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def make_certificates(folder):
+    """As docs/cluster.md says; returns the options that name them to `dask scheduler` and `dask worker`."""
+    for command in (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=authority -keyout ca-key.pem -out ca.pem",
+        "openssl req -newkey rsa:2048 -nodes -subj /CN=cluster -keyout key.pem -out request.pem",
+        "openssl x509 -req -in request.pem -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 30 -out cert.pem",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    files = {"ca-file": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
+    return [f"--tls-{what}={folder / name}" for what, name in files.items()]

@@ -1,7 +1,6 @@
 """`phenotaste fit --engine dask://…`: real schedulers and workers, lost and found again, and who may listen."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -162,35 +161,3 @@ def test_addresses(address, allow_plain, encrypted, expected):
 def test_what_is_no_address(address):
     with pytest.raises(InputError, match="is not the address of a Dask scheduler"):
         full_address(address, False, False)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """As docs/cluster.md says they are made."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("certificates")
-    for command in (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=authority -keyout ca-key.pem -out ca.pem",
-        "openssl req -newkey rsa:2048 -nodes -subj /CN=cluster -keyout key.pem -out request.pem",
-        "openssl x509 -req -in request.pem -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 30 -out cert.pem",
-    ):
-        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    return folder
-
-
-def test_an_encrypted_cluster(certificates, tmp_path):
-    cohort = made_up.cohort(5, n_patients=30)
-    options = {"rank": 2, "max_iter": 3, "tol": 0, "random_state": 0}
-    files = [
-        f"--tls-{what}={certificates / name}"
-        for what, name in (("ca-file", "ca.pem"), ("cert", "cert.pem"), ("key", "key.pem"))
-    ]
-    with Processes(tmp_path, options=files) as cluster:
-        assert cluster.address.startswith("tls://127.0.0.1:")
-        found = TASTE(**options, engine=DaskEngine(cluster.address, tls=certificates)).fit(cohort)
-        assert_same(found, TASTE(**options).fit(cohort))
-        with pytest.raises(InputError, match="no certificates were given"):
-            TASTE(**options, engine=DaskEngine(cluster.address)).fit(cohort)
-        with pytest.raises(InputError, match="No Dask scheduler answered"):
-            TASTE(**options, engine=DaskEngine(cluster.address.replace("tls", "tcp"))).fit(cohort)

@@ -76,15 +76,14 @@ class Folder(NamedTuple):
         if found is None:
             raise Damaged(name, "is not the name of a work file")
         what = "is missing"
-        for pause in LOOKS:
-            time.sleep(pause)
-            try:
+        for pause in (*LOOKS, None):
+            with suppress(FileNotFoundError):
                 raw = self._fetch(name)
-            except FileNotFoundError:
-                continue
-            if hashlib.sha256(raw.data).hexdigest() == found[2]:
-                return arrays_of(raw)
-            what = "does not match its checksum"
+                if hashlib.sha256(raw.data).hexdigest() == found[2]:
+                    return arrays_of(raw)
+                what = "does not match its checksum"
+            if pause is not None:
+                time.sleep(pause)
         raise Damaged(name, what)
 
     def has(self, name: str) -> bool:
