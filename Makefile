@@ -6,12 +6,15 @@ READY  := $(VENV)/.ready
 FRESH  := $(VENV)/.kernels
 BENCH  := $(VENV)/.bench
 TORCH  := $(VENV)/.torch
+LOWEST := .venv-lowest
 
 .PHONY: help setup demo test test-slow bench bench-scaling bench-cohort gpu bench-selection lint clean
 help:
 	@echo "make demo       simulate a heart-failure cohort, fit it, write demo/report.html"
 	@echo "make test       lint, types, layers, tests, doctests"
 	@echo "make test-slow  the long tests: kill loops, many seeds, a million patients"
+	@echo "make test-lowest  the tests with the lowest versions of everything that pyproject.toml allows"
+	@echo "make wheel      the package for publishing, as wheel and sdist, in dist/"
 	@echo "make bench      time and memory beside tensorly, matcouply and parafac2 (ARGS=--quick to try it out)"
 	@echo "make bench-scaling  what an iteration costs as data, rank and threads grow"
 	@echo "make bench-cohort   fifty million events to a saved cohort: seconds and memory"
@@ -71,6 +74,23 @@ test: lint postgres chromium $(TORCH) $(FRESH)
 test-slow: setup postgres $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
 
+# The lowest versions that pyproject.toml declares, in an environment of their own, on the package as users install it.
+.PHONY: test-lowest
+test-lowest: $(LOWEST)/.ready
+	$(LOWEST)/bin/python -m pytest -q -m "not slow and not gpu" -o addopts="-ra --strict-markers" $(or $(ARGS),tests)
+
+$(LOWEST)/.ready: pyproject.toml scripts/lowest.py $(shell find src -name '*.py')
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) scripts/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/pip install -q --disable-pip-version-check -c $(LOWEST)/constraints.txt '.[dev,dask]'
+	@touch $@
+
+# What is published, into dist/; CONTRIBUTING.md has the list of what to do before.
+.PHONY: wheel
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
 $(BENCH): $(READY)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
@@ -94,5 +114,5 @@ bench-selection: setup $(FRESH)
 	$(BIN)/python -m benchmarks.selection $(ARGS)
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
