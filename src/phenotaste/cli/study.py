@@ -52,7 +52,13 @@ def study(
     fraction: Annotated[
         float | None, typer.Option(help="Part of the paper's patients (speed).", show_default=False)
     ] = None,
-    largest: Annotated[int | None, typer.Option(help="Most patients (scale).", show_default=False)] = None,
+    largest: Annotated[
+        int | None,
+        typer.Option(
+            help="Most patients of a fit; iterations are timed on ten times as many (scale).",
+            show_default=False,
+        ),
+    ] = None,
     limit_minutes: Annotated[
         float | None,
         typer.Option(

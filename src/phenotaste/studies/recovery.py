@@ -45,7 +45,7 @@ TOL, MOST_ITERATIONS = 1e-6, 1000
 def cells(options: Options) -> list[Cell]:
     levels = (0.05, 0.4) if options.quick else LEVELS
     starts = options.starts or (2 if options.quick else 5)
-    size = {"patients": 20, "visits": 12} if options.quick else {"patients": 100, "visits": 100}
+    size = {"patients": 12, "visits": 10} if options.quick else {"patients": 100, "visits": 100}
     return [
         {
             "noise_scale": scale,

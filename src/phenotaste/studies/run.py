@@ -62,13 +62,25 @@ def run(
     threads : of a fit; by default all cores, or one where several processes work.
     callback : called with a record (done, total, share, seconds_left).
     """
-    study, options = load(name), options or Options()
+    return carry_out(load(name), Path(out), options or Options(), resume, jobs, threads, callback)
+
+
+def carry_out(
+    study: Study,
+    out: Path,
+    options: Options,
+    resume: bool = False,
+    jobs: int | None = None,
+    threads: int | None = None,
+    callback: Callable[[Progress], object] | None = None,
+) -> Finished:
+    """Do what is not done yet, then write everything; what is finished when it is interrupted is left as a table."""
     check_options(study, options)
     jobs, threads = share_out(study, jobs, threads)
     cells = study.cells(options)
-    folder = Folder(Path(out))
+    folder = Folder(out)
     with locked(folder.path, "study"):
-        folder.begin(name, options, resume)
+        folder.begin(study.NAME, options, resume)
         todo = folder.unfinished(cells)
         try:
             work_off(study, todo, folder, options, jobs, threads, Reporter(study, cells, todo, callback))
@@ -76,7 +88,7 @@ def run(
             with suppress(OSError):
                 writing.write_results(folder, cells)
             raise
-        return Finished(name, folder.path, *writing.write_all(study, folder, cells))
+        return Finished(study.NAME, folder.path, *writing.write_all(study, folder, cells))
 
 
 def share_out(study: Study, jobs: int | None, threads: int | None) -> tuple[int, int | None]:

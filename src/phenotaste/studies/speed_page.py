@@ -76,10 +76,10 @@ Ranks {ranks}; TASTE and Cohen+ with λ, μ ∈ {grid_of(table, "TASTE")}, COPA+
 λ ∈ {grid_of(table, "CopaPlus")}; {starts} starts each; once with weights measured against the size of the data
 ("relative") and once as they are ("absolute", the paper's); until the objective falls by less than 1e-4 of itself.
 
-Cohen+ runs on TASTE's own core, where with a fixed μ it takes the very same steps (docs/baselines.md): the two rows
-agree but for their time. "As published" is its authors' algorithm, HALS with explicit Khatri–Rao products, here in
-numpy on one core. It runs in the middle of the grid only, from {published_starts(table)} starts: the whole grid would
-take {span(whole_grid(table, starts))}.
+Cohen+ runs on TASTE's own core, where with a fixed μ it takes the very same steps (docs/baselines.md), so that one
+start is enough to see that the two agree but for their time. "As published" is its authors' algorithm, HALS with
+explicit Khatri–Rao products, here in numpy on one core. It runs in the middle of the grid only, from
+{published_starts(table)} starts: the whole grid would take {span(whole_grid(table, starts))}.
 
 Times are of {int(results["threads"].iloc[0])} thread(s), compiling left out, on a machine that did other work beside
 (load average {low:g} to {high:g} on {int(results["cores"].iloc[0])} cores): processor seconds are what to compare.

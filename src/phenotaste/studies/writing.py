@@ -23,10 +23,10 @@ def write_results(folder: Folder, cells: list[Cell]) -> None:
 
 
 def read_results(path: object) -> "pd.DataFrame":
-    """Numbers as they were written, to the bit."""
+    """Numbers as they were written, to the bit, whatever the version of pandas."""
     import pandas as pd
 
-    return pd.read_csv(str(path), float_precision="round_trip")
+    return pd.read_csv(str(path), engine="python")  # Python's own floats
 
 
 def write_all(
