@@ -19,6 +19,7 @@ help:
 	@echo "make bench-scaling  what an iteration costs as data, rank and threads grow"
 	@echo "make bench-cohort   fifty million events to a saved cohort: seconds and memory"
 	@echo "make bench-selection  how often each rule names the true rank; 900 fits on the DE-SynPUF slice"
+	@echo "make bench-federated  federated against pooled: differences, bytes, starts, noise"
 	@echo "make gpu        tests and benchmark of the GPU, on a machine with one"
 	@echo "make clean      remove what make made"
 
@@ -109,6 +110,10 @@ gpu:
 
 bench-cohort: setup
 	$(BIN)/python -m benchmarks.cohort $(ARGS)
+
+.PHONY: bench-federated
+bench-federated: setup $(FRESH)
+	$(BIN)/python -m benchmarks.federated $(ARGS)
 
 bench-selection: setup $(FRESH)
 	$(BIN)/python -m benchmarks.selection $(ARGS)

@@ -13,7 +13,7 @@ from phenotaste.factorization import patient_weights
 from phenotaste.federated import noise
 from phenotaste.federated.answers import answer_bytes, sums_arrays
 from phenotaste.federated.columns import Data, need_names, own_names, site_data
-from phenotaste.federated.orders import INVITATION, PROPOSAL, Order, Task
+from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL, Order, Task
 from phenotaste.federated.site_figures import figures_of
 from phenotaste.federated.site_state import SiteState, Start
 from phenotaste.selection.folder import fingerprint
@@ -68,13 +68,19 @@ class Work:
             more, arrays = self._sums(starts)
         else:
             more, arrays = self._figures(starts)
-            starts = {}  # the courses are needed no more, and they are about patients
+        # After the closing look, or with noise the last round, courses are needed no more: they are about patients.
+        if self.order.kind == CLOSING or (
+            self.settings.noise and self.order.round == self.settings.max_rounds
+        ):
+            starts = {}
         reply = answer_bytes(
             self.order,
             self.digest,
             self.rules.site,
             len(self.cohort),
-            self.cohort.n_visits,
+            self.cohort.n_visits
+            if self.promise is None
+            else 0,  # an exact count would be outside the promise
             more,
             arrays,
         )
