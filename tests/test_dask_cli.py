@@ -8,7 +8,7 @@ import pytest
 
 import made_up
 from clusters import Processes, assert_same, files_under, wait_for
-from phenotaste import TASTE, InputError, simulate
+from phenotaste import TASTE, Cohort, InputError, simulate
 from phenotaste.checkpoint import Checkpoint
 from phenotaste.engines.dask import DaskEngine
 from phenotaste.engines.dask_address import check_safe, full_address
@@ -41,10 +41,10 @@ def checkpoints(folder):
 def test_a_lost_scheduler_or_client_and_the_fit_goes_on_from_its_checkpoint(place, tmp_path, victim):
     work = place / f"{victim}.work"
     with Processes(tmp_path) as cluster:
-        engine = ("--engine", cluster.address.replace("tcp", "dask"), "--checkpoint-every", "1")
+        engine = ("--engine", cluster.address.replace("tcp", "dask"), "--checkpoint-every", "3")
         process = fit(place, victim, *engine)
         seen = set()
-        wait_for(lambda: seen.update(checkpoints(work)) or len(seen) >= 15)  # in its second start
+        wait_for(lambda: seen.update(checkpoints(work)) or len(seen) >= 5)  # in its second start
         (cluster.scheduler if victim == "scheduler" else process).kill()
         said = process.communicate(timeout=60)[1]
     assert not (place / victim).exists()
@@ -63,9 +63,23 @@ def test_a_lost_scheduler_or_client_and_the_fit_goes_on_from_its_checkpoint(plac
     assert not work.exists()
 
 
+def test_a_fit_that_was_killed_without_a_checkpoint_is_swept_up_after(place, tmp_path):
+    work = place / "swept.work"
+    with Processes(tmp_path) as cluster:
+        engine = ("--engine", cluster.address.replace("tcp", "dask"))
+        process = fit(place, "swept", *engine)
+        wait_for(lambda: len(files_under(work / "courses")) >= 8)  # two generations of four blocks
+        process.kill()
+        process.wait()
+        assert files_under(work)
+        assert fit(place, "swept", *engine).wait(120) == 0
+    assert_same(TASTE.load(place / "swept"), TASTE.load(place / "plain"))
+    assert not work.exists()
+
+
 def test_courses_lost_with_the_checkpoint_are_rebuilt(place, tmp_path):
     """One block's courses are torn: that block is projected anew, and the fit ends as low as it would have."""
-    expected, cohort = TASTE.load(place / "plain"), __import__("phenotaste").Cohort.load(place / "cohort")
+    expected, cohort = TASTE.load(place / "plain"), Cohort.load(place / "cohort")
     with Processes(tmp_path) as cluster:
         options = {"rank": 3, "tol": 0, "max_iter": 12, "n_init": 2, "random_state": 0}
 

@@ -1,8 +1,10 @@
 """What a cluster has to live through: workers killed and stopped, files torn, a scheduler that is gone. All real."""
 
+import contextlib
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 
@@ -136,3 +138,69 @@ def test_damaged_courses_are_refused(cohort, cluster, tmp_path, damage):
 
     with pytest.raises(InputError, match=r"(does not match its checksum|is missing): look after the disk"):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work"), callback=hurt).fit(cohort)
+
+
+def test_a_cluster_whose_workers_all_leave(cohort, tmp_path):
+    def dismiss(progress):
+        if progress.iteration == 2:
+            cluster.scale(0)
+
+    with local_cluster(1) as cluster:
+        engine = DaskEngine(cluster, tmp_path / "work", patience=1)
+        with pytest.raises(InputError, match="has had no worker for 5 seconds"):
+            TASTE(**SETTINGS, engine=engine, callback=dismiss).fit(cohort)
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.slow
+def test_work_that_ends_every_worker_is_given_up(cohort, tmp_path):
+    """As a block does that is too large for the workers' memory."""
+    import dask
+
+    chance, over = random.Random(0), threading.Event()
+
+    def kill_them_all(progress):
+        if progress.iteration == 1:
+            threading.Thread(target=keep_killing, daemon=True).start()
+
+    def keep_killing():
+        while not over.is_set():
+            kill_a_worker(cluster, chance)
+
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), local_cluster(1) as cluster:
+        engine = DaskEngine(cluster, tmp_path / "work")
+        with pytest.raises(InputError, match="kept ending under the same piece of work"):
+            TASTE(**SETTINGS, engine=engine, callback=kill_them_all).fit(cohort)
+        over.set()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of its own, of forty megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("only root can mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full(cohort, by_threads, cluster, small_disk):
+    """Seen beforehand where it can be, and otherwise a sentence, and no file left."""
+    engine = DaskEngine(cluster, small_disk / "work")
+    with pytest.raises(InputError, match=r"has \d+ MB left and the courses need \d+ MB"):
+        TASTE(**SETTINGS | {"rank": 40}, engine=engine).fit(cohort)
+
+    def fill(progress):
+        if progress.iteration == 2:
+            with open(small_disk / "filler", "wb") as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(2**16))
+                    file.flush()
+
+    with pytest.raises(InputError, match="cannot be used: No space left on device"):
+        TASTE(**SETTINGS, engine=engine, callback=fill).fit(cohort)
+    assert [path.name for path in files_under(small_disk)] == ["filler"]
+    (small_disk / "filler").unlink()
+    assert_same(TASTE(**SETTINGS, engine=engine).fit(cohort), by_threads)

@@ -162,18 +162,14 @@ class Cluster:
             )
 
     def sweep(self) -> None:
-        """Remove what an earlier process of this very fit left, unless a checkpoint has it."""
-        needed = {
-            *self.courses,
-            *(self.previous or ()),
-            *(name for name, count in self._pinned.items() if count > 0),
-        }
-        ours = self.job.run[:OURS]
-        self.job.folder.remove(
-            name
-            for name in self.job.folder.names("courses")
-            if name not in needed and name.split("/")[1].startswith(ours)
-        )
+        """Remove what earlier processes of this very fit left, unless a checkpoint has it."""
+        pinned = {name for name, count in self._pinned.items() if count > 0}
+        needed = {*self.courses, *(self.previous or ()), *pinned}
+        for name in self.job.folder.names("courses"):
+            run = name.split("/")[1]
+            if name not in needed and run != self.job.run and run[:OURS] == self.job.run[:OURS]:
+                self.job.folder.remove([name])
+                self.job.folder.tidy(f"courses/{run}")
 
     def close(self) -> None:
         """The work is over; whoever opened this decides what becomes of the files."""
