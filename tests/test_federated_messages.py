@@ -256,6 +256,10 @@ def test_an_answer_to_another_fit_of_the_same_sites_is_refused(fit, tmp_path):
         (lambda r, a: r.update(sender="south"), ("answer of a site",)),
         (lambda r, a: a.update({"V.0": np.roll(a["V.0"], 1, axis=0)}), ("has answered round 1",)),
         (lambda r, a: r.update(round=0), ("no coordinator would",)),
+        (
+            lambda r, a: r.update(round=4),
+            ("no coordinator would",),
+        ),  # one more than the three rounds agreed on
     ],
 )
 def test_orders_that_no_coordinator_would_give_are_refused(fit, change, words):

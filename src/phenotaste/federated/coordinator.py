@@ -14,7 +14,7 @@ from phenotaste.federated.answers import Answer, most_bytes, read_answer
 from phenotaste.federated.columns import Dictionary
 from phenotaste.federated.coordinator_state import DONE, CoordinatorState
 from phenotaste.federated.finished import save_model
-from phenotaste.federated.orders import INVITATION, Order, order_bytes
+from phenotaste.federated.orders import INVITATION
 from phenotaste.federated.rounds import following
 from phenotaste.federated.settings import Settings, checked_sites
 from phenotaste.selection.files import locked, write_file
@@ -71,6 +71,7 @@ def init(
         secrets.token_hex(16), chosen, checked_sites(sites), 0, INVITATION, dictionary, 0.0, (), (), {}, None
     )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    state = state.with_message()
     coordinator_state.save(folder, state)
     return send(folder, state, exchange)
 
@@ -80,7 +81,7 @@ def send(folder: Path, state: CoordinatorState, exchange: str | os.PathLike[str]
     target = Path(exchange) if exchange is not None else folder / EXCHANGE
     target.mkdir(parents=True, exist_ok=True)
     path = target / messages.file_name(state.round)
-    write_file(path, order_bytes(state.order()))
+    write_file(path, state.message)
     return path
 
 
@@ -106,8 +107,7 @@ def combine(
         unsent = not files and state.history and not (place / messages.file_name(state.round)).exists()
         if state.phase == DONE or unsent or repeated(files, state):
             return emitted(folder, state, exchange, again=True)
-        order = state.order()
-        found = gathered(files, order, left_out(without, order))
+        found = gathered(files, state, left_out(without, state))
         after = following(state, found)
         coordinator_state.save(folder, after)
         return emitted(folder, after, exchange, again=False)
@@ -134,19 +134,19 @@ def repeated(files: list[Path], state: CoordinatorState) -> bool:
     return all(state.combined.get(message.sender) == message.digest for message in found)
 
 
-def left_out(names: Iterable[str], order: Order) -> tuple[str, ...]:
+def left_out(names: Iterable[str], state: CoordinatorState) -> tuple[str, ...]:
     wanted = set(names)
-    unknown = wanted - set(order.sites)
+    unknown = wanted - set(state.sites)
     if unknown:
-        raise InputError(f"{sorted(unknown)[0]!r} is not among the sites: {', '.join(order.sites)}.")
-    if wanted == set(order.sites):
+        raise InputError(f"{sorted(unknown)[0]!r} is not among the sites: {', '.join(state.sites)}.")
+    if wanted == set(state.sites):
         raise InputError("Without any site there is nothing to combine: wait for one at least.")
-    return tuple(site for site in order.sites if site in wanted)
+    return tuple(site for site in state.sites if site in wanted)
 
 
-def gathered(files: list[Path], order: Order, without: tuple[str, ...]) -> list[Answer]:
+def gathered(files: list[Path], state: CoordinatorState, without: tuple[str, ...]) -> list[Answer]:
     """One checked answer of each site that is not left out, in the order of the sites."""
-    digest = messages.unpack(order_bytes(order), "The message that is out").digest
+    order, digest = state.order(), messages.unpack(state.message, "The message that is out").digest
     found: dict[str, Answer] = {}
     for path in files:
         answer = read_answer(messages.read(path, most_bytes(order)), order, digest)

@@ -10,8 +10,17 @@ from phenotaste.core.loop import Outcome, State, proposal
 from phenotaste.core.records import Array, Model, Sums
 from phenotaste.errors import InputError
 from phenotaste.federated.columns import Dictionary
-from phenotaste.federated.messages import FEDERATION, is_whole
-from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL, Order, Task, read_dictionary
+from phenotaste.federated.messages import FEDERATION, is_whole, unpack
+from phenotaste.federated.orders import (
+    CLOSING,
+    INVITATION,
+    PROPOSAL,
+    Order,
+    Task,
+    order_bytes,
+    read_dictionary,
+    read_order,
+)
 from phenotaste.federated.settings import Settings, checked_sites
 
 KIND, STATE = "federated-coordinator", "coordinator"
@@ -40,6 +49,7 @@ class CoordinatorState(NamedTuple):
     history: tuple[dict[str, Any], ...]  # an entry for each round that was combined
     combined: dict[str, str]  # digests of the answers that led here
     figures: dict[str, Any] | None  # of the finished model
+    message: bytes = b""  # the one that is out: kept, for computed anew elsewhere its last bits might differ
 
     @property
     def best(self) -> int:
@@ -48,7 +58,14 @@ class CoordinatorState(NamedTuple):
         return int(np.argmin(np.where(np.isfinite(ends), ends, np.inf)))
 
     def order(self) -> Order:
-        """The message that is out: it follows from the state, so that it can be written again."""
+        """What the message that is out asks for."""
+        return read_order(unpack(self.message, "The message that is out"))
+
+    def with_message(self) -> "CoordinatorState":
+        """The same with the message that goes out next."""
+        return self._replace(message=b"" if self.phase == DONE else order_bytes(self._next_order()))
+
+    def _next_order(self) -> Order:
         chosen: tuple[Task, ...] = ()
         if self.phase == PROPOSAL:
             chosen = tuple(
@@ -93,9 +110,8 @@ def save(path: Path, state: CoordinatorState) -> None:
         "history": list(state.history),
         "combined": state.combined,
     }
-    files: dict[str, dict[str, Array]] = {
-        f"start_{n}": arrays_of(fitting) for n, fitting in enumerate(state.starts)
-    }
+    files: dict[str, dict[str, Array]] = {"message": {"content": np.frombuffer(state.message, np.uint8)}}
+    files |= {f"start_{n}": arrays_of(fitting) for n, fitting in enumerate(state.starts)}
     if state.figures is not None:
         files["figures"] = {name: np.asarray(value, np.float64) for name, value in state.figures.items()}
     store.write(path / STATE, KIND, files, meta)
@@ -140,6 +156,7 @@ def understood(files: dict[str, dict[str, Array]], meta: dict[str, Any]) -> Coor
         tuple(meta["history"]),
         dict(meta["combined"]),
         dict(files["figures"]) if "figures" in files else None,
+        files["message"]["content"].tobytes(),
     )
 
 

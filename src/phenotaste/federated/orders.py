@@ -90,6 +90,9 @@ def understood(message: Message) -> Order:
     kind = message.kind
     if kind not in (INVITATION, PROPOSAL, CLOSING) or not is_amount(record["lam"], 1e100):
         raise ValueError("kind")
+    # One closing look after the last round, and no message beyond: nobody is asked more often than agreed.
+    if message.round > settings.max_rounds + (kind == CLOSING):
+        raise ValueError("rounds")
     if (kind == INVITATION) != (message.round == 0) or (dictionary is None and kind != INVITATION):
         raise ValueError("round")
     tasks = record["tasks"]

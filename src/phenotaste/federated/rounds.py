@@ -15,7 +15,7 @@ from phenotaste.federated.answers import Answer
 from phenotaste.federated.columns import Dictionary, unite
 from phenotaste.federated.coordinator_state import DONE, CoordinatorState, Fitting
 from phenotaste.federated.finished import figures_of
-from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL, order_bytes
+from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL
 from phenotaste.federated.settings import Settings, static_weight
 from phenotaste.model_file import plain
 
@@ -37,8 +37,8 @@ def following(state: CoordinatorState, answers: list[Answer]) -> CoordinatorStat
         after = advanced(state, answers, entry)
     else:
         after = state._replace(phase=DONE, figures=figures_of(state, answers))
-    after = after._replace(round=state.round + 1)
-    entry["bytes_sent"] = 0 if after.phase == DONE else len(order_bytes(after.order())) * len(state.sites)
+    after = after._replace(round=state.round + 1).with_message()
+    entry["bytes_sent"] = len(after.message) * len(state.sites)
     return after._replace(
         history=(*state.history, entry), combined={answer.site: answer.digest for answer in answers}
     )
@@ -87,15 +87,15 @@ def advanced(state: CoordinatorState, answers: list[Answer], entry: dict[str, An
     before = state.history[-1]
     others = before["asked"] == PROPOSAL and before["sites"] != [answer.site for answer in answers]
     anew = others or any(answer.fresh for answer in answers)  # the objective is of other patients or courses
-    starts = list(state.starts)
-    for task in state.order().tasks:
+    starts, asked = list(state.starts), state.order().tasks
+    for task in asked:
         fitting, total = starts[task.start], total_sums(answers, task.start)
         if state.settings.noise:
             starts[task.start] = advanced_with_noise(state, fitting, answers, total)
         else:
             starts[task.start] = advanced_start(state, fitting, total, anew)
     entry["objective"] = [plain(fitting.state.losses[-1]) for fitting in starts]
-    entry["undone"] = [task.start for task in state.order().tasks if starts[task.start].undone]
+    entry["undone"] = [task.start for task in asked if starts[task.start].undone]
     noises = {answer.site: answer.noise._asdict() for answer in answers if answer.noise is not None}
     if noises:
         entry["noise"] = noises
