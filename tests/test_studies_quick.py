@@ -115,30 +115,43 @@ def test_processes_change_nothing(place, recovered):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_real_process_that_is_stopped_goes_on(place, recovered, how):
-    out = place / f"stopped-{how.name}"
+def test_a_real_process_that_is_killed_and_interrupted_goes_on(place, recovered):
+    out = place / "stopped"
     command = [*COMMAND, "recovery", "--quick", "--starts", "1", "--jobs", "1", "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 300
-    while len(list((out / "cells").glob("[!.]*"))) < 3 if (out / "cells").is_dir() else True:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    process.send_signal(how)
-    _, errors = process.communicate(timeout=120)
-    if how == signal.SIGINT:
-        assert process.returncode == 130
-        assert "results.csv has what is finished; --resume goes on." in errors
-        assert 3 <= len(read_results(out / "results.csv")) < 32
-    kept = {path.name: path.stat().st_mtime_ns for path in (out / "cells").glob("[!.]*")}
+    assert stop(command, out, signal.SIGKILL, 3)[0] == -signal.SIGKILL
+    killed = times_of(out)
+    status, errors = stop([*command, "--resume"], out, signal.SIGINT, len(killed) + 3)
+    assert status == 130
+    assert "results.csv has what is finished; --resume goes on." in errors
+    kept = times_of(out)
+    assert 3 <= len(killed) < len(kept) < 32
+    assert len(read_results(out / "results.csv")) == len(kept)
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["cells"] == 32
-    after = {path.name: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
-    assert {name: after[name] for name in kept} == kept
+    after = times_of(out)
+    assert {name: after[name] for name in killed} == killed
+    assert {name: after[name] for name in kept} == kept  # nothing that was finished was done again
     one = recovered[0].results
     same = one[one["seed"] == 0].reset_index(drop=True)
     pd.testing.assert_series_equal(read_results(out / "results.csv")["sim"], same["sim"])
+
+
+def stop(command, out, how, cells):
+    """Start it, send the signal when so many cells are finished; its exit status, and what it said."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 300
+    while len(times_of(out)) < cells:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    process.send_signal(how)
+    errors = process.communicate(timeout=120)[1]
+    return process.returncode, errors
+
+
+def times_of(out):
+    """When each finished cell was written."""
+    return {path.name: path.stat().st_mtime_ns for path in (out / "cells").glob("[!.]*.json")}
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +261,7 @@ def test_how_far_a_stopped_fit_had_come():
     for n, loss in enumerate((100.0, 90.0, 80.0)):
         assert watch(scale.Progress(0, 1, n + 1, 200, loss)) is False
     assert watch.figures()["last_fall"] == pytest.approx(10 / 80)
-    watch.seconds = 0.0
+    watch.seconds = 1e-12
     assert watch(scale.Progress(0, 1, 4, 200, 79.0)) is True
     assert watch.stopped
 

@@ -15,13 +15,19 @@ PACKAGES = ("phenotaste", "numpy", "scipy", "numba", "scikit-learn")
 
 
 def describe(threads: int | None) -> Row:
-    cores = available_cores()
     return {
-        "cores": cores,
-        "threads": cores if threads is None else threads,
+        "cores": cores(),
+        "threads": available_cores() if threads is None else threads,
         "processor": processor(),
         "versions": versions(),
     }
+
+
+def cores() -> int:
+    """Those this process may use; a worker that is told to use one thread has no fewer of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor() -> str:

@@ -43,7 +43,8 @@ def panel(axis: "Axes", rows: "pd.DataFrame", measure: str) -> None:
             style = {"color": drawing.STYLES[method]["color"], "marker": "$↑$", "s": 90}
             axis.scatter(stopped["patients"], stopped[f"{measure}_mean"], **style, zorder=6)
     axis.set_xscale("log")
-    axis.set_yscale("log")
+    if rows[f"{measure}_mean"].notna().any():
+        axis.set_yscale("log")
     sizes = sorted(rows["patients"].unique())
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8, rotation=45, ha="right")
     axis.minorticks_off()
