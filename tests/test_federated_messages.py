@@ -119,6 +119,11 @@ def test_a_header_longer_than_the_file_or_than_any_dictionary_is_refused(tmp_pat
         refused(lambda: messages.read(path), "not a message")
 
 
+def test_a_sound_message_with_a_header_too_long_is_refused_too():
+    content = messages.pack({**RECORD, "note": "x" * messages.LARGEST_HEAD}, {})
+    refused(lambda: messages.unpack(content, "message"), "not a message")
+
+
 def test_the_size_is_looked_at_before_anything_is_read(fit):
     """A file of a terabyte, all hole: reading it would take all memory there is."""
     path = answer(fit)
@@ -249,8 +254,14 @@ def test_an_answer_to_another_fit_of_the_same_sites_is_refused(fit, tmp_path):
         (lambda r, a: r.update(kind="closing", tasks=[]), ("no coordinator would",)),
         (lambda r, a: r.update(sites=["../north"]), ("cannot be called",)),
         (lambda r, a: r["settings"].update(rank=10**9), ("rank",)),
-        (lambda r, a: r["settings"].update(minimum_patients=1), ("other settings",)),
+        (lambda r, a: r["settings"].update(minimum_patients=1), ("other settings or columns",)),
         (lambda r, a: r["settings"].update(more=1), ("no coordinator would",)),
+        (lambda r, a: r["settings"].update(noise=True, patient_size=1.0, n_init=3), ("every start costs",)),
+        (lambda r, a: r.update(lam=2 * r["lam"]), ("other settings or columns",)),
+        (
+            lambda r, a: r.update(features=["only this one", *r["features"][1:]]),
+            ("other settings or columns",),
+        ),
         (lambda r, a: r.update(federation="f" * 32), ("another", "folder of its own")),
         (lambda r, a: r.update(sites=["south", "east"]), ("not among the sites",)),
         (lambda r, a: r.update(sender="south"), ("answer of a site",)),

@@ -181,6 +181,19 @@ def test_with_noise_the_first_answer_tells_nothing_but_counts_and_noise_is_drawn
     assert messages.read(one.answer).arrays["XU.0"].shape == (len(FEATURES), 3)
 
 
+def test_with_noise_nobody_gets_exact_figures_by_asking_for_a_closing_look(tmp_path):
+    init(tmp_path / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
+    post, here = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
+    step(post, COHORTS[0], epsilon=5.0, **here)
+    proposal = messages.read(combine(tmp_path / "work").message)
+    record = {name: value for name, value in proposal.record.items() if name not in ("format", "version")}
+    (post / "round-0002.safetensors").write_bytes(
+        messages.pack({**record, "kind": "closing", "round": 2}, proposal.arrays)
+    )
+    with pytest.raises(InputError, match="no coordinator would"):
+        step(post, COHORTS[0], **here)
+
+
 def test_the_site_has_to_say_what_it_wants(tmp_path):
     init(tmp_path / "loud" / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
     init(tmp_path / "calm" / "work", ["north"], Settings(rank=2))
@@ -198,9 +211,7 @@ def test_what_noise_needs_beforehand(tmp_path):
     with pytest.raises(InputError, match="features have to be given"):
         init(tmp_path / "work", ["north"], LOUD)
     with pytest.raises(InputError, match="n_init=1"):
-        init(
-            tmp_path / "work", ["north"], Settings(noise=True, patient_size=9.0, n_init=2), features=FEATURES
-        )
+        Settings(noise=True, patient_size=9.0, n_init=2)
     with pytest.raises(InputError, match="patient_size"):
         Settings(noise=True)
     assert not (tmp_path / "work").exists()

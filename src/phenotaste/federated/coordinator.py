@@ -57,8 +57,6 @@ def init(
             "With noise the features have to be given beforehand, since which of them patients have is about patients: "
             "give a list of codes that is public."
         )
-    if chosen.noise and chosen.n_init > 1:
-        raise InputError("With noise every start costs as much of the promise as the first: use n_init=1.")
     if features is not None and not (
         messages.are_names(features) and features and messages.are_names(static or [])
     ):

@@ -1,5 +1,7 @@
 """What the coordinator asks of the sites: an invitation, then a proposal a round, and a closing look at the end."""
 
+import hashlib
+import json
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +44,14 @@ class Order(NamedTuple):
     dictionary: Dictionary | None = None  # None in an invitation: the sites shall say what they have
     lam: float = 0.0  # λ_eff
     tasks: tuple[Task, ...] = ()
+
+
+def agreed(order: Order) -> str | None:
+    """What may not change once a first proposal has said it: the columns and λ."""
+    if order.kind == INVITATION or order.dictionary is None:
+        return None
+    told = json.dumps([order.dictionary.features, order.dictionary.static, order.lam])
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def order_bytes(order: Order) -> bytes:
@@ -93,6 +103,8 @@ def understood(message: Message) -> Order:
     # One closing look after the last round, and no message beyond: nobody is asked more often than agreed.
     if message.round > settings.max_rounds + (kind == CLOSING):
         raise ValueError("rounds")
+    if kind == CLOSING and settings.noise:  # its figures would be exact
+        raise ValueError("closing")
     if (kind == INVITATION) != (message.round == 0) or (dictionary is None and kind != INVITATION):
         raise ValueError("round")
     tasks = record["tasks"]

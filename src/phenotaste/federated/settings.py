@@ -54,6 +54,10 @@ class Settings:
             )
         if not isinstance(self.noise, bool):
             raise InputError("noise must be yes or no.")
+        if self.noise and self.n_init > 1:
+            raise InputError(
+                "With noise every start costs as much of the promise as the first: use n_init=1."
+            )
 
     @property
     def exact(self) -> bool:

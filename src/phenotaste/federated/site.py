@@ -11,7 +11,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.disclosure import FEWEST
 from phenotaste.errors import InputError
 from phenotaste.federated import messages, site_state
-from phenotaste.federated.orders import Order, read_order
+from phenotaste.federated.orders import Order, agreed, read_order
 from phenotaste.federated.settings import SMALLEST_COHORT
 from phenotaste.federated.site_state import SiteState
 from phenotaste.federated.site_work import Rules, Work, promised
@@ -69,9 +69,8 @@ def step(
         if known is None or not again:
             work = Work(order, found.digest, known, rules, cohort_of(cohort), threads)
             known = work.done()
-            site_state.save(
-                folder, known
-            )  # before anything leaves: noise is never drawn twice for one message
+            # Before anything leaves: noise is never drawn twice for one message.
+            site_state.save(folder, known)
             hidden, unknown = work.hidden, work.unknown
         write_file(target, known.reply)
     patients = messages.unpack(known.reply, "The answer").record["patients"]
@@ -132,9 +131,9 @@ def check_turn(
             f"{folder} is the state of {known.site} in {'this' if known.federation == order.federation else 'another'} "
             "federated fit: give each site and each fit a folder of its own."
         )
-    if known.settings != order.settings:
+    if known.settings != order.settings or known.agreed not in (None, agreed(order)):
         raise InputError(
-            f"{message.where} has other settings than those that this site agreed to: ask the coordinator, "
+            f"{message.where} has other settings or columns than those that this site agreed to: ask the coordinator, "
             "and begin a new fit if they are to change."
         )
     if known.message != message.digest and order.round <= known.round:

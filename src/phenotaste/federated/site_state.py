@@ -27,6 +27,7 @@ class SiteState(NamedTuple):
     federation: str
     site: str
     settings: Settings
+    agreed: str | None  # digest of the columns and λ, once they are told
     cohort: str  # its fingerprint: sums over other patients next time would tell who came or went
     fewest: int  # columns of fewer patients are hidden
     promised: tuple[float, float] | None  # ε and δ
@@ -47,6 +48,7 @@ def save(path: Path, state: SiteState) -> None:
         "federation": state.federation,
         "site": state.site,
         "settings": state.settings.as_dict(),
+        "agreed": state.agreed,
         "cohort": state.cohort,
         "fewest": state.fewest,
         "promised": state.promised,
@@ -88,6 +90,7 @@ def understood(files: dict[str, dict[str, Array]], meta: dict[str, Any]) -> Site
         meta["federation"],
         meta["site"],
         Settings.read(meta["settings"]),
+        meta["agreed"],
         meta["cohort"],
         meta["fewest"],
         None if promised is None else (float(promised[0]), float(promised[1])),

@@ -13,7 +13,7 @@ from phenotaste.factorization import patient_weights
 from phenotaste.federated import noise
 from phenotaste.federated.answers import answer_bytes, sums_arrays
 from phenotaste.federated.columns import Data, need_names, own_names, site_data
-from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL, Order, Task
+from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL, Order, Task, agreed
 from phenotaste.federated.site_figures import figures_of
 from phenotaste.federated.site_state import SiteState, Start
 from phenotaste.selection.folder import fingerprint
@@ -69,18 +69,15 @@ class Work:
         else:
             more, arrays = self._figures(starts)
         # After the closing look, or with noise the last round, courses are needed no more: they are about patients.
-        if self.order.kind == CLOSING or (
-            self.settings.noise and self.order.round == self.settings.max_rounds
-        ):
+        last = self.settings.noise and self.order.round == self.settings.max_rounds
+        if last or self.order.kind == CLOSING:
             starts = {}
         reply = answer_bytes(
             self.order,
             self.digest,
             self.rules.site,
             len(self.cohort),
-            self.cohort.n_visits
-            if self.promise is None
-            else 0,  # an exact count would be outside the promise
+            0 if self.promise else self.cohort.n_visits,  # an exact count would be outside the promise
             more,
             arrays,
         )
@@ -89,6 +86,7 @@ class Work:
             self.order.federation,
             self.rules.site,
             self.settings,
+            agreed(self.order),
             self.cohort_print,
             self.fewest,
             None if self.promise is None else (self.promise.epsilon, self.promise.delta),
