@@ -17,6 +17,7 @@ from phenotaste.ecosystem.membership import MEASURES, membership
 from phenotaste.report.scores import write_scores
 from phenotaste.review import Review, fingerprint
 from test_cli import call, refused, run  # noqa: F401 - a fixture among them
+from test_cli_cohort import done, write_meds
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 SECRET = "secret-patient"
@@ -109,6 +110,21 @@ def test_anndata(call, place, tmp_path):  # noqa: F811
     refused(call(*again, folder=place), "exists already")
     done = call(*again, "--overwrite", "--json", folder=place)
     assert json.loads(done.stdout)["files"] == [str(out)]
+
+
+def test_from_meds_to_phenotypes_to_labels_and_into_a_cohort(call, tmp_path):  # noqa: F811
+    """The labels of a phenotype are labels for the next cohort of the same data."""
+    write_meds(tmp_path / "meds")
+    done(call("cohort", "meds", "meds", "--out", "COHORT", folder=tmp_path))
+    done(call("fit", "COHORT", "--rank", 2, "--out", "MODEL", folder=tmp_path))
+    done(call("export", "MODEL", "COHORT", *MEDS, "--out", "labels", folder=tmp_path))
+    labels = ("--labels", "labels/phenotype_1.parquet", "--short-history")
+    done(call("cohort", "meds", "meds", *labels, "--out", "NEXT", folder=tmp_path))
+    table = pq.read_table(tmp_path / "labels" / "phenotype_1.parquet").to_pydict()
+    expected = dict(zip(table["subject_id"], table["boolean_value"], strict=True))
+    found = Cohort.load(tmp_path / "NEXT")
+    assert len(found) > 5
+    assert [expected[subject] for subject in found.patient_ids.tolist()] == [bool(y) for y in found.labels]
 
 
 MEDS, OMOP, ANNDATA = (("--to", name) for name in ("meds-labels", "omop-cohort", "anndata"))

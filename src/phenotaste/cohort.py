@@ -166,6 +166,15 @@ class Cohort:
         labels : column of obs with labels, NaN where unknown.
         values : "given", or "recorded" to count 1 for each value whatever it is, as for measurements that can be
             negative or have units of different sizes.
+
+        Examples
+        --------
+        >>> import ehrdata, numpy as np
+        >>> values = np.array([[[1, np.nan, 3]], [[np.nan, 0, np.nan]]])  # two patients, one variable, three times
+        >>> Cohort.from_ehrdata(ehrdata.EHRData(R=values)).visits.toarray()
+        array([[1.],
+               [3.],
+               [0.]])
         """
         from phenotaste.ecosystem.ehrdata import cohort_parts
 
@@ -184,7 +193,12 @@ class Cohort:
 
     @classmethod
     def from_anndata(cls, adata: Any) -> "Cohort":
-        """The cohort that `to_anndata` was given, of the patients and features that are still there."""
+        """The cohort that `to_anndata` was given, of the patients and features that are still there.
+
+        >>> cohort = Cohort([[1, 0], [0, 1], [3, 0]], offsets=[0, 2, 3])
+        >>> Cohort.from_anndata(cohort.to_anndata()[1:]).visits.toarray()
+        array([[3., 0.]])
+        """
         from phenotaste.ecosystem.anndata import from_anndata
 
         return from_anndata(adata)
@@ -197,6 +211,11 @@ class Cohort:
         `obsm["taste_shares"]` their shares, `varm["taste"]` the definitions V, and `uns["phenotaste"]["model"]` its
         settings, figures, names, H and F. The visits themselves lie in `uns["phenotaste"]["visits"]`, unless
         `visits` is False; `from_anndata` needs them. All of it is patient-level.
+
+        >>> cohort = Cohort([[1, 0, 2], [0, 1, 0], [3, 0, 0]], offsets=[0, 2, 3])
+        >>> cohort.to_anndata().X.toarray()
+        array([[1., 1., 2.],
+               [3., 0., 0.]])
         """
         from phenotaste.ecosystem.anndata import to_anndata
 

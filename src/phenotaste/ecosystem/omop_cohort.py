@@ -33,6 +33,15 @@ def write_omop_cohort(
     """Write members of each phenotype into a folder: `cohort.csv`, `cohort_definition.csv` and `definition.json`.
 
     Phenotypes get the ids first_id, first_id + 1, ... in their order. Patient-level.
+
+    >>> import tempfile
+    >>> from phenotaste import TASTE, simulate
+    >>> cohort, truth = simulate.heart_failure(50, random_state=0)
+    >>> model = TASTE(rank=2, random_state=0, max_iter=5).fit(cohort)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = write_omop_cohort(model, cohort[5:], f"{folder}/out", Rule("share", 0.6))
+    >>> written.files
+    ['cohort.csv', 'cohort_definition.csv', 'definition.json']
     """
     check_place(path, overwrite)
     found = membership(model, cohort, rule or Rule())
