@@ -65,7 +65,7 @@ class Checkpoint:
         for letter in GENERATIONS:
             forget(folder, letter)
         if folder.is_dir():
-            for path in folder.glob("courses-*.bin"):
+            for path in folder.glob(f"courses-{'[0-9a-f]' * 16}.bin"):
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 folder.rmdir()

@@ -54,7 +54,10 @@ def in_words(count: float) -> str:
 
 
 def register(array: np.ndarray, path: str | os.PathLike[str]) -> None:
-    """Let the pages of the file that an array is mapped from be dropped when memory is short."""
+    """Let the pages of the file that an array is mapped from be dropped when memory is short.
+
+    For shared maps only: what was written to a private one is nowhere else.
+    """
     span = span_of(array)
     if span is not None and span.map not in _mapped:
         file = os.open(path, os.O_RDONLY)

@@ -183,9 +183,8 @@ def fit_and_save(
     from phenotaste.report import fit_summary
 
     check_model_folder(out, overwrite)
-    with getattr(
-        model.engine, "around", nullcontext
-    )():  # a cohort is read and a model saved within the memory, too
+    within = getattr(model.engine, "around", nullcontext)  # the cohort is read and the model saved so, too
+    with within():
         patients = Cohort.load(cohort)
         began = time.perf_counter()
         with fit_progress() as model.callback:

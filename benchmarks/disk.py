@@ -1,0 +1,258 @@
+"""A cohort four times larger than the memory it may use: seconds an iteration, and memory, beside a fit in memory.
+
+The cohort is one simulated cohort of `simulate.ehr`, repeated. In memory a part of it is fitted, a quarter as a rule,
+since the whole would need what large cohorts need; patients are independent, so that its seconds are scaled by their
+number. Both are processes of their own, in turn. Pages are dropped behind the work, from the system's cache too: the
+bytes that the process read and wrote are those of the disk, and are printed.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from phenotaste import TASTE, Cohort, pages, simulate
+from phenotaste.engines.disk import Disk
+
+from .machine import describe
+from .report import machine_lines, publish, table
+
+RESULTS = Path(__file__).parent / "results"
+TILE = 10_000  # patients simulated; the others are these again
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--memory", default="600MB", help="what the fit on disk may hold")
+    parser.add_argument("--larger", type=float, default=4.0, help="the cohort's folder against that memory")
+    parser.add_argument("--rank", type=int, default=40)
+    parser.add_argument("--dtype", default="float32", help="of the courses")
+    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--part", type=int, default=4, help="in memory, one patient in so many")
+    parser.add_argument(
+        "--folder", type=Path, help="where cohort and courses go, on a disk; else the temporary one"
+    )
+    parser.add_argument("--quick", action="store_true", help="write no page")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    if options.child is not None:
+        print(json.dumps(measure(**json.loads(options.child))))
+        return
+    machine = describe()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        memory = pages.bytes_of(options.memory)
+        sizes = {
+            "whole": save(folder / "whole", memory * options.larger),
+            "part": save(folder / "part", memory * options.larger / options.part),
+        }
+        fit = {
+            "rank": options.rank,
+            "dtype": options.dtype,
+            "iterations": options.iterations,
+            "work": str(folder / "work"),
+        }
+        warm_up(folder, fit)
+        runs: list[dict[str, Any]] = []
+        for _ in range(options.rounds):
+            for cohort, allowed in (("part", None), ("whole", options.memory), ("part", options.memory)):
+                found = run(folder / cohort, allowed, fit)
+                runs.append({"cohort": cohort, **found})
+                print(describe_run(runs[-1]), flush=True)
+    results = {
+        "machine": machine,
+        "sizes": sizes,
+        "runs": runs,
+        "memory": memory,
+        "options": vars(options),
+    }
+    results["options"] = {name: str(value) for name, value in vars(options).items()}
+    results["machine"]["load_at_end"] = round(os.getloadavg()[0], 2)
+    publish("disk", results, page(results), None if options.quick else RESULTS)
+
+
+def save(path: Path, size: float) -> dict[str, Any]:
+    """A cohort of so many bytes on disk."""
+    tile, _ = simulate.ehr(TILE, random_state=0)
+    tile.save(path)
+    times = max(round(size / folder_bytes(path)), 1)
+    shutil.rmtree(path)
+    X = tile.visits
+    step = np.repeat(np.arange(times) * X.nnz, X.shape[0])
+    visits = sp.csr_array(
+        (
+            np.tile(X.data, times),
+            np.tile(X.indices, times),
+            np.concatenate([[0], np.tile(X.indptr[1:], times) + step]),
+        ),
+        shape=(X.shape[0] * times, X.shape[1]),
+    )
+    shift = np.repeat(np.arange(times) * tile.n_visits, len(tile))
+    offsets = np.concatenate([[0], np.tile(tile.offsets[1:], times) + shift])
+    Cohort(visits, offsets, np.tile(tile.static, (times, 1))).save(path)
+    return {"patients": TILE * times, "visits": int(offsets[-1]), "bytes": folder_bytes(path)}
+
+
+def folder_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.iterdir())
+
+
+def warm_up(folder: Path, fit: dict[str, Any]) -> None:
+    """Kernels are compiled by another process than those that are measured."""
+    simulate.ehr(300, random_state=0)[0].save(folder / "small")
+    for allowed in (None, "4GB"):
+        run(folder / "small", allowed, fit)
+
+
+def run(cohort: Path, memory: str | None, fit: dict[str, Any]) -> dict[str, Any]:
+    task = json.dumps({"path": str(cohort), "memory": memory, **fit})
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.disk", "--child", task],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(
+    path: str, memory: str | None, rank: int, dtype: str, iterations: int, work: str
+) -> dict[str, Any]:
+    """One fit, in this process; the first iteration is left out, since it sets out from plain courses."""
+    looks: list[dict[str, float]] = []
+    engine = None if memory is None else Disk(work, memory)
+    model = TASTE(
+        rank,
+        dtype=dtype,
+        init="random",
+        max_iter=iterations,
+        tol=0,
+        random_state=0,
+        engine=engine,
+        callback=lambda progress: looks.append(look()),
+    )
+    began = time.perf_counter()
+    if engine is None:
+        model.fit(Cohort.load(path))
+    else:
+        with engine.around():
+            model.fit(Cohort.load(path))
+    seconds = time.perf_counter() - began
+    between = [{name: after[name] - before[name] for name in after} for before, after in pairwise(looks)]
+    middle = {name: float(np.median([step[name] for step in between])) for name in between[0]}
+    return {
+        "memory": memory,
+        "patients": len(model.W_),
+        "visits": model.n_visits_,
+        "fit_seconds": seconds,
+        "peak": status("VmHWM"),
+        "anonymous": status("RssAnon"),
+        **middle,
+        "model": hashlib.sha256(
+            model.V_.tobytes() + model.H_.tobytes() + model.loss_curve_.tobytes()
+        ).hexdigest(),
+    }
+
+
+def look() -> dict[str, float]:
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return {
+        "seconds": time.perf_counter(),
+        "processor_seconds": time.process_time(),
+        "read": float(counts["read_bytes"]),
+        "written": float(counts["write_bytes"]),
+    }
+
+
+def status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def describe_run(found: dict[str, Any]) -> str:
+    where = "in memory" if found["memory"] is None else f"within {found['memory']}"
+    return (
+        f"{found['patients']:,} patients {where}: {found['seconds']:.2f} s an iteration "
+        f"({found['processor_seconds']:.2f} s of processor), peak {pages.in_words(found['peak'])}"
+    )
+
+
+def page(results: dict[str, Any]) -> str:
+    runs, memory = results["runs"], results["memory"]
+    whole, part = results["sizes"]["whole"], results["sizes"]["part"]
+    rows = []
+    for cohort, name in (("part", "in memory"), ("part", "on disk"), ("whole", "on disk")):
+        those = [r for r in runs if r["cohort"] == cohort and (r["memory"] is None) == (name == "in memory")]
+        best = {
+            key: np.median([r[key] for r in those])
+            for key in ("seconds", "processor_seconds", "read", "written")
+        }
+        rows.append(
+            [
+                f"{those[0]['patients']:,} {name}",
+                f"{best['seconds']:.2f}",
+                f"{1e6 * best['seconds'] / those[0]['patients']:.1f}",
+                f"{1e6 * best['processor_seconds'] / those[0]['patients']:.1f}",
+                f"{best['read'] / 1e9:.2f}",
+                f"{best['written'] / 1e9:.2f}",
+                pages.in_words(max(r["peak"] for r in those)),
+                pages.in_words(max(r["anonymous"] for r in those)),
+            ]
+        )
+    ratio = float(rows[2][2]) / float(rows[0][2])
+    same = len({r["model"] for r in runs if r["cohort"] == "part"}) == 1
+    heads = [
+        "patients",
+        "s an iteration",
+        "µs a patient",
+        "processor µs",
+        "GB read",
+        "GB written",
+        "peak",
+        "anonymous",
+    ]
+    itemsize = np.dtype(results["options"]["dtype"]).itemsize
+    courses = 2 * whole["visits"] * int(results["options"]["rank"]) * itemsize
+    options, larger = results["options"], (whole["bytes"] / memory, (whole["bytes"] + courses) / memory)
+    size = f"{whole['patients']:,} patients with {whole['visits']:,} visits"
+    parts = [
+        f"# Larger than memory, {date.today()}",
+        machine_lines(results["machine"]),
+        f"Rank {options['rank']}, courses in {options['dtype']}, {options['iterations']} iterations, medians of "
+        f"{options['rounds']} rounds. The cohort has {size}: {pages.in_words(whole['bytes'])} on disk, and "
+        f"{pages.in_words(courses)} of courses. The process may hold {pages.in_words(memory)}: the cohort is "
+        f"{larger[0]:.1f} times larger, with its courses {larger[1]:.0f} times. In memory {part['patients']:,} of "
+        "the patients are fitted.",
+        table(heads, rows),
+        f"An iteration on disk takes **{ratio:.2f} times** as long a patient as in memory, and "
+        f"{float(rows[2][3]) / float(rows[0][3]):.2f} times the processor time. The models of the same patients in "
+        f"memory and on disk are {'the same to the bit' if same else 'NOT the same'}. Peak is the most resident "
+        "memory of the process, libraries and mapped pages included (`VmHWM`); anonymous is what of it was no file "
+        "at the end. GB read and written are those of the disk, not of the system's cache (`/proc/self/io`).",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()
