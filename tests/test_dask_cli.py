@@ -1,12 +1,15 @@
 """`phenotaste fit --engine dask://…`: real schedulers and workers, lost and found again, and who may listen."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import made_up
+import phenotaste
 from clusters import Processes, assert_same, files_under, wait_for
 from phenotaste import TASTE, Cohort, InputError, simulate
 from phenotaste.checkpoint import Checkpoint
@@ -114,6 +117,20 @@ def test_an_interrupted_fit_without_checkpoint_leaves_nothing(tmp_path):
     assert not (tmp_path / "work").exists()
 
 
+def test_workers_with_other_code_are_refused(tmp_path):
+    """One has a phenotaste with a line more in it, one has none that works."""
+    here = Path(phenotaste.__file__).parent
+    shutil.copytree(here, tmp_path / "other" / "phenotaste", ignore=shutil.ignore_patterns("__pycache__"))
+    with open(tmp_path / "other" / "phenotaste" / "core" / "loop.py", "a") as file:
+        file.write("\n# another line\n")
+    (tmp_path / "broken" / "phenotaste").mkdir(parents=True)
+    (tmp_path / "broken" / "phenotaste" / "__init__.py").write_text("raise ImportError")
+    for name, words in (("other", "another version of phenotaste"), ("broken", "cannot run phenotaste")):
+        worker = ["env", f"PYTHONPATH={tmp_path / name}"]
+        with Processes(tmp_path, workers=[worker]) as cluster, pytest.raises(InputError, match=words):
+            TASTE(rank=2, engine=DaskEngine(cluster.address)).fit(made_up.cohort(1))
+
+
 def test_words_for_what_cannot_be(place):
     for options, status, words in (
         (("--engine", "dask://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
@@ -134,7 +151,7 @@ def test_words_for_what_cannot_be(place):
 # --- who may listen ------------------------------------------------------------------------------------------
 
 # Numbers that documentation uses, and nobody has (RFC 5737, 3849): nothing is sent there.
-ELSEWHERE = ("192.0.2.1", "[2001:db8::1]")
+ELSEWHERE = ("198.51.100.1", "[2001:db8::1]")
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
@@ -153,15 +170,15 @@ def test_other_machines_are_not_spoken_to_in_the_clear(host):
 @pytest.mark.parametrize(
     ("address", "allow_plain", "encrypted", "expected"),
     [
-        ("dask://192.0.2.1:8786", False, False, "tls://192.0.2.1:8786"),
-        ("192.0.2.1:8786", False, False, "tls://192.0.2.1:8786"),
-        ("dask://192.0.2.1:8786", True, False, "tcp://192.0.2.1:8786"),
-        ("dask://192.0.2.1:8786", True, True, "tls://192.0.2.1:8786"),
+        ("dask://198.51.100.1:8786", False, False, "tls://198.51.100.1:8786"),
+        ("198.51.100.1:8786", False, False, "tls://198.51.100.1:8786"),
+        ("dask://198.51.100.1:8786", True, False, "tcp://198.51.100.1:8786"),
+        ("dask://198.51.100.1:8786", True, True, "tls://198.51.100.1:8786"),
         ("dask://localhost:8786", False, False, "tcp://localhost:8786"),
         ("dask://127.0.0.1:8786", False, True, "tls://127.0.0.1:8786"),
         ("dask://[::1]:8786", False, False, "tcp://[::1]:8786"),
-        ("dask://tls://192.0.2.1:8786", False, False, "tls://192.0.2.1:8786"),
-        ("tcp://192.0.2.1:8786", False, False, "tcp://192.0.2.1:8786"),
+        ("dask://tls://198.51.100.1:8786", False, False, "tls://198.51.100.1:8786"),
+        ("tcp://198.51.100.1:8786", False, False, "tcp://198.51.100.1:8786"),
         ("inproc://x", False, False, "inproc://x"),
     ],
 )

@@ -192,8 +192,8 @@ def test_a_disk_that_is_full(cohort, by_threads, cluster, small_disk):
     with pytest.raises(InputError, match=r"has \d+ MB left and the courses need \d+ MB"):
         TASTE(**SETTINGS | {"rank": 40}, engine=engine).fit(cohort)
 
-    def fill(progress):
-        if progress.iteration == 2:
+    def fill(progress=None):
+        if progress is None or progress.iteration == 2:
             with open(small_disk / "filler", "wb") as file, contextlib.suppress(OSError):
                 while True:
                     file.write(bytes(2**16))
@@ -201,6 +201,11 @@ def test_a_disk_that_is_full(cohort, by_threads, cluster, small_disk):
 
     with pytest.raises(InputError, match="cannot be used: No space left on device"):
         TASTE(**SETTINGS, engine=engine, callback=fill).fit(cohort)
+    assert [path.name for path in files_under(small_disk)] == ["filler"]
+    fill()
+    os.truncate(small_disk / "filler", (small_disk / "filler").stat().st_size - 2**20)
+    with pytest.raises(InputError, match=r"could not be written to .*: No space left on device"):
+        TASTE(**SETTINGS, engine=engine).fit(cohort)
     assert [path.name for path in files_under(small_disk)] == ["filler"]
     (small_disk / "filler").unlink()
     assert_same(TASTE(**SETTINGS, engine=engine).fit(cohort), by_threads)

@@ -81,7 +81,7 @@ class DaskEngine:
             shard: Shard = aligned.shard
             edges = block_edges(shard, cohort.shape[1] + shard.static.shape[1], rank)
             job = tasks.Job(folder, self._run(), rank, exact, dtype, weights.lam)
-            return Cluster(
+            opened = Cluster(
                 client,
                 job,
                 shard,
@@ -90,6 +90,8 @@ class DaskEngine:
                 patience=self.patience,
                 at_end=lambda cluster: self._end(cluster, at_end),
             )
+            opened.lay_out()
+            return opened
         except BaseException:
             at_end.close()
             raise

@@ -52,16 +52,30 @@ class Cluster:
         self.job, self.shard, self.weights, self._at_end = job, shard, weights, at_end
         self.crew = Crew(client, job, patience, self._mend)
         self.ends = list(pairwise(edges.tolist()))
-        # Made here only: a worker that was given up and wakes when all is over must not bring them back.
-        for part in ("blocks", f"courses/{job.run}"):
-            job.folder.make(part)
-        self.blocks = [self._write_block(number, reuse=True) for number in range(len(self.ends))]
+        self.blocks: list[str] = []
         self.courses: list[str] = []
         self.previous: list[str] | None = None
         self._looks: dict[int, Look] = {}  # closing looks, by the courses that were handed out
         self._lost: list[int] = []
         self._pinned: Counter[str] = Counter()  # files that marks may come back to
         self._runs = {job.run}
+
+    def lay_out(self) -> None:
+        """Write the patients' data; blocks that are there already are not written again."""
+        # Folders are made here only: a worker that was given up, and wakes when all is over, must not bring them back.
+        try:
+            for part in ("blocks", f"courses/{self.job.run}"):
+                self.job.folder.make(part)
+            for number in self._numbers():
+                self.blocks.append(self._write_block(number, reuse=True))
+        except BaseException as error:
+            self.remove()
+            if not isinstance(error, OSError):
+                raise
+            raise InputError(
+                f"The cohort could not be written to {self.job.folder.url}: {error.strerror or error}; free some of "
+                "the disk, or work elsewhere."
+            ) from error
 
     def start(self, model: Model) -> None:
         """Courses from the data and the model by the fixed rule."""

@@ -27,11 +27,8 @@ CODES = {"bool": "BOOL"} | {
     for bits in (8, 16, 32, 64)
 }
 DTYPES = {code: name for name, code in CODES.items()}
-LOOKS = (
-    0.0,
-    0.2,
-    1.0,
-)  # seconds before each: a file from another machine may show late on a network file system
+# Seconds between two looks: a file from another machine may show late on a network file system.
+LOOKS = (0.2, 1.0)
 
 
 class Damaged(Exception):
@@ -103,11 +100,9 @@ class Folder(NamedTuple):
 
     def settle(self, names: Iterable[str]) -> None:
         """See that files are on the disk for good. Courses live for two iterations only: not worth it for each."""
-        for path in (
-            {Path(self.url) / part for name in names for part in (name, Path(name).parent)}
-            if self.local
-            else ()
-        ):
+        if not self.local:
+            return
+        for path in {Path(self.url) / part for name in names for part in (name, Path(name).parent)}:
             with suppress(FileNotFoundError):
                 handle = os.open(path, os.O_RDONLY)
                 try:

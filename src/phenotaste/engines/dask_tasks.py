@@ -177,10 +177,8 @@ def writable(model: Model) -> Model:
 def engine_of(job: Job, block: str, courses: Array | None = None) -> OneBlock:
     arrays = job.folder.read(block)
     mu = arrays.pop("mu")
-    for (
-        array
-    ) in arrays.values():  # an array that may be written to is another type: all would be compiled again
-        array.flags.writeable = False
+    for array in arrays.values():
+        array.flags.writeable = False  # as the cohort's own: another type would be compiled anew
     return OneBlock(
         Shard(**arrays),
         Weights(job.lam, mu),
