@@ -76,7 +76,7 @@ test: lint postgres chromium $(TORCH) $(FRESH)
 test-slow: setup postgres $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
 
-# What the tests need; not all of dev: with the needs of anndata and ehrdata on top pip finds no versions for hours.
+# What the tests need; not all of dev: with anndata and ehrdata on top pip found no set of versions in ten minutes.
 TOOLS := pytest hypothesis polars 'meds>=0.4,<0.5' playwright tensorly matcouply pyyaml
 # The lowest versions that pyproject.toml declares, in an environment of their own, on the package as users install it.
 .PHONY: test-lowest

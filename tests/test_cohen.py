@@ -122,7 +122,7 @@ def test_the_factors_of_matcouply():
 def test_as_published_one_patient_at_a_time_is_dense():
     rng = np.random.default_rng(0)
     visits, features = 6_000, 4_000  # 192 MB if it were dense
-    X = sparse.random_array((visits, features), density=1e-3, format="csr", rng=rng)
+    X = sparse.random_array((visits, features), density=1e-3, format="csr", random_state=rng)
     c = Cohort(X, np.arange(0, visits + 1, 20))
     tracemalloc.start()
     CohenPlus(2, algorithm="published", max_iter=1, random_state=0, init="random").fit(c)

@@ -28,7 +28,8 @@ FINE = Need("numpy", "numpy>=2.0", "2.4.6", fits=True)
 def run(*arguments, path=None, **environment):
     """The command as users have it; with `path`, as it finds only what lies there before everything else."""
     changes = {name: str(value) for name, value in environment.items()}
-    changes |= {"PYTHONPATH": os.pathsep.join(map(str, path))} if path else {}
+    places = [*map(str, path or []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    changes |= {"PYTHONPATH": os.pathsep.join(places)}
     return subprocess.run(
         [sys.executable, "-m", "phenotaste.cli", *arguments],
         capture_output=True,

@@ -233,7 +233,7 @@ def test_units_of_the_data_do_not_matter():
 def test_no_fit_holds_the_visits_densely():
     rng = np.random.default_rng(0)
     visits, features = 20_000, 4_000  # 640 MB if it were dense
-    X = sparse.random_array((visits, features), density=5e-4, format="csr", rng=rng)
+    X = sparse.random_array((visits, features), density=5e-4, format="csr", random_state=rng)
     c = Cohort(X, np.arange(0, visits + 1, 20))
     Spartan(3, max_iter=1, random_state=0, init="random").fit(
         cohort(0)
