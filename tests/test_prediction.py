@@ -154,6 +154,26 @@ def test_groups_of_risk_hold_enough_of_either_class_and_everybody_once(seed, n, 
     assert means == sorted(means)
 
 
+def test_patients_of_equal_risk_are_in_one_group():
+    risk = np.repeat([0.1, 0.2, 0.4], 200)
+    case = np.arange(600) % 4 == 0
+    groups = risk_groups(risk, case, Gate())
+    assert [(group["patients"], round(group["predicted"], 9)) for group in groups] == [
+        (200, 0.1),
+        (200, 0.2),
+        (200, 0.4),
+    ]
+
+
+def test_ten_cases_have_no_curve():
+    risk = np.linspace(0, 1, 300)
+    gate = Gate()
+    assert roc_curve(risk, np.arange(300) < 10, gate) is None
+    assert roc_curve(risk, np.arange(300) >= 10, gate) is None
+    assert len(gate.audit) == 2
+    assert roc_curve(risk, np.arange(300) < 11, gate) is not None
+
+
 def test_many_patients_have_ten_groups():
     risk, case = predictions(0, 5000)
     assert len(risk_groups(risk, case, Gate())) == 10
