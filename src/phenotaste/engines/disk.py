@@ -261,10 +261,9 @@ class OnDisk(Threads):
         self._spare = [self._empty(K, self.rank), self._empty(K, 3), self._empty(K, 3)]
 
     def step(self, model: Model, reach: float = 0.0) -> Sums:
-        if self.previous is not None and self.files.is_held(
-            self.previous
-        ):  # a checkpoint needs it as it is: go on in another file
-            kept, self.previous = self.previous, self._room_for_courses()
+        kept = self.previous
+        if kept is not None and self.files.is_held(kept):
+            self.previous = self._room_for_courses()  # a checkpoint needs the old ones as they are
             if reach > 0:
                 self._copy(kept, self.previous)
         return super().step(model, reach)
