@@ -14,7 +14,7 @@ import pytest
 
 from made_up import SHARED
 from phenotaste import InputError, simulate, studies
-from phenotaste.studies import cohorts, heart_failure, recovery, scale, speed
+from phenotaste.studies import cohorts, heart_failure, recovery, scale, scale_page, speed
 from phenotaste.studies.methods import LETTER, PUBLISHED
 from phenotaste.studies.study import Options, Work
 from phenotaste.studies.writing import read_results
@@ -254,6 +254,22 @@ def test_a_fit_over_its_time_is_stopped_and_told(tmp_path):
     text = (tmp_path / "out" / "scale.md").read_text()
     assert text.count("stopped after the first iteration") == 3
     assert "| 40 | – |" in text
+
+
+def test_a_fit_whose_first_iteration_would_take_too_long_is_not_begun(monkeypatch):
+    monkeypatch.setattr(scale, "PROBE", 10)
+    slow = next(cell for cell in scale.cells(QUICK) if cell["method"] == PUBLISHED)
+    row = scale.run(slow | {"limit_minutes": 1e-9}, Work(QUICK, 1))
+    assert (row["outcome"], row["iterations"]) == ("not begun", 0)
+    whole = scale.run(slow, Work(QUICK, 1))
+    assert whole["outcome"] == "converged"
+    assert row["processor_iteration"] == pytest.approx(whole["processor_iteration"], rel=0.9)  # it is a guess
+    table = scale.table(
+        pd.DataFrame(
+            [{**slow, **row, "seconds": None, "processor_seconds": None, "cpi": None, "last_fall": None}]
+        )
+    )
+    assert "not begun: one iteration would take about" in scale_page.whole_fits(table)
 
 
 def test_how_far_a_stopped_fit_had_come():

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from phenotaste.studies import drawing
 from phenotaste.studies.methods import LABELS, PUBLISHED, ordered
-from phenotaste.studies.page import markdown, shown, spread
+from phenotaste.studies.page import markdown, shown, span, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,10 +35,14 @@ def panel(axis: "Axes", rows: "pd.DataFrame", measure: str) -> None:
     """Means against patients; a fit that was stopped is an arrow: it would have taken longer."""
     for method in ordered(rows["method"]):
         mine = rows[rows["method"] == method]
-        ended = mine[mine["finished_mean"] > 0] if measure == "processor_seconds" else mine
+        ended = (
+            mine[mine["finished_mean"] > 0]
+            if measure == "processor_seconds"
+            else mine[mine["iterations_mean"] > 0]
+        )
         if len(ended):
             drawing.line(axis, ended, "patients", measure, method)
-        stopped = mine[mine["finished_mean"] == 0]
+        stopped = mine[(mine["finished_mean"] == 0) & (mine["iterations_mean"] > 0)]
         if measure == "processor_seconds" and len(stopped):
             style = {"color": drawing.STYLES[method]["color"], "marker": "$↑$", "s": 90}
             axis.scatter(stopped["patients"], stopped[f"{measure}_mean"], **style, zorder=6)
@@ -126,6 +130,8 @@ def ended(row: "pd.Series") -> str:
     done = round(row["finished_mean"] * row["count"])
     if done:
         return f"{done} of {int(row['count'])}"
+    if row["iterations_mean"] == 0:
+        return f"not begun: one iteration would take about {span(row['seconds_iteration_mean'])}"
     if row["last_fall_mean"] != row["last_fall_mean"]:
         return "stopped after the first iteration"
     return f"stopped; the objective still fell by {row['last_fall_mean']:.1e} of itself an iteration"
