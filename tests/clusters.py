@@ -16,17 +16,23 @@ FIGURES = ("lam_eff_", "n_iter_", "outcome_", "rmse_", "cpi_")
 
 @contextlib.contextmanager
 def local_cluster(n_workers, processes=True, **options):
+    import dask
     from distributed import LocalCluster
 
-    with LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=1,
-        processes=processes,
-        dashboard_address=":0",
-        worker_dashboard_address=":0",
-        silence_logs=50,
-        **options,
-    ) as cluster:
+    # LocalCluster strikes off a worker that is not back after this time: on a busy machine, starting takes longer.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"})
+    with (
+        patient,
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=processes,
+            dashboard_address=":0",
+            worker_dashboard_address=":0",
+            silence_logs=50,
+            **options,
+        ) as cluster,
+    ):
         yield cluster
 
 
