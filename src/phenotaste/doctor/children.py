@@ -1,7 +1,6 @@
 """What can only be found out by trying, each in a process of its own: a crash or a hang there is an answer here."""
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -16,9 +15,8 @@ BEGIN = (
 def ask(probe: str, seconds: float = SECONDS) -> dict[str, Any]:
     """The record that `probes.main` prints, or one that says how the process ended instead."""
     command = [sys.executable, "-c", BEGIN, json.dumps(sys.path), probe]
-    quiet = os.environ | {"TQDM_DISABLE": "1"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=quiet)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return {"state": "hangs", "error": f"no answer within {seconds:g} seconds"}
     except OSError:
