@@ -54,12 +54,12 @@ def begin(place, out, *more):
 
 def wait_for_a_checkpoint(child, work, since=0.0):
     """Until one is there that this process wrote."""
-    for _ in range(12000):
+    for _ in range(60_000):
         if any(path.stat().st_mtime > since for path in work.glob("state-*/manifest.json")):
             return
         assert child.poll() is None, child.stderr.read()
         time.sleep(0.005)
-    raise AssertionError("no checkpoint in a minute")
+    raise AssertionError("no checkpoint in five minutes")
 
 
 def kill_somewhere(place, out, chance, *more):
@@ -88,7 +88,7 @@ def test_killed_and_gone_on_with_it_finds_the_same_model(place, more):
     assert kill_somewhere(place, out, random.Random(len(more)), *more)
     assert not (place / out).exists()
     child = begin(place, out, "--resume", *more)
-    _, told = child.communicate(timeout=120)
+    _, told = child.communicate(timeout=600)
     assert child.returncode == 0, told
     assert "begins anew" not in told
     assert_whole(place, out)
@@ -104,7 +104,7 @@ def test_killed_again_and_again_it_finds_the_same_model(place, more, seed):
     killed += [kill_somewhere(place, out, chance, "--resume", *more) for _ in range(4) if killed[-1]]
     assert sum(killed) >= 3
     child = begin(place, out, "--resume", "--overwrite", *more)
-    _, told = child.communicate(timeout=120)
+    _, told = child.communicate(timeout=600)
     assert child.returncode == 0, told
     assert_whole(place, out)
 
@@ -113,16 +113,16 @@ def test_an_interrupted_fit_says_how_to_go_on(place):
     child = begin(place, "stopped")
     wait_for_a_checkpoint(child, place / "stopped.work")
     child.send_signal(signal.SIGINT)
-    _, told = child.communicate(timeout=60)
+    _, told = child.communicate(timeout=600)
     assert child.returncode == 130
     assert "stopped.work" in told
     assert "--resume" in told
     child = begin(place, "stopped")
-    _, told = child.communicate(timeout=60)
+    _, told = child.communicate(timeout=600)
     assert child.returncode == 1
     assert "resume it, or delete the folder" in told
     child = begin(place, "stopped", "--resume", "--work", "elsewhere")
-    _, told = child.communicate(timeout=120)
+    _, told = child.communicate(timeout=600)
     assert child.returncode == 0
     assert "Note: elsewhere has no checkpoint" in told
     assert_whole(place, "stopped")
