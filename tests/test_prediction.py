@@ -12,9 +12,11 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from phenotaste.disclosure import FEWEST, Gate
 from phenotaste.errors import InputError
 from phenotaste.prediction.calibration import GRID, calibration, risk_groups, roc_curve
+from phenotaste.prediction.cell import Found
+from phenotaste.prediction.folder import Task
 from phenotaste.prediction.measures import NAMES, measure, measured
 from phenotaste.prediction.splits import check_sizes, draw_split
-from phenotaste.prediction.tables import over_splits
+from phenotaste.prediction.tables import comparison_table, over_splits
 
 seeds = st.integers(0, 10**6)
 
@@ -214,3 +216,27 @@ def test_the_interval_over_splits_knows_that_splits_share_patients():
     assert np.isnan(over_splits([0.7], "auc")["auc_splits_low"])
     assert over_splits([0.2, 0.99], "auc")["auc_splits_high"] == 1.0
     assert over_splits([-0.9, 0.9], "difference")["difference_splits_high"] > 1.0
+
+
+def test_differences_are_taken_resample_by_resample_and_split_by_split():
+    """A method that is 0.05 below on every resample of every split is 0.05 below without doubt."""
+    rng = np.random.default_rng(0)
+    finished = {}
+    for split in range(3):
+        draws, auc = rng.random((50, 3)), rng.random()
+        finished[Task("taste", split)] = Found({"auc": auc}, {"resampled": draws})
+        finished[Task("raw", split)] = Found({"auc": auc - 0.05}, {"resampled": draws - [0.05, 0, 0]})
+    row = comparison_table(finished).iloc[0]
+    bounds = (
+        "difference",
+        "difference_low",
+        "difference_high",
+        "difference_splits_low",
+        "difference_splits_high",
+    )
+    assert [row[name] for name in bounds] == pytest.approx([0.05] * 5)
+    assert (row["better_in"], row["splits"]) == (3, 3)
+    finished[Task("raw", 3)] = finished[
+        Task("raw", 0)
+    ]  # a split that TASTE has not done yet: nothing to pair
+    assert len(comparison_table(finished)) == 0
