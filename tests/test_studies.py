@@ -47,6 +47,7 @@ def test_everything_is_written_from_the_results(tmp_path):
     assert results["cell"].nunique() == 4
     assert (results["cell_seconds"] >= 0).all()
     assert results["versions"].str.contains("numpy").all()
+    assert (tmp_path / "out" / "results.csv").read_text().count("numpy") == 1  # and is written once
     text = (tmp_path / "out" / "squares.md").read_text()
     assert text.startswith("# Squares\n\nWhat are the squares?\n")
     assert "The sum is 10." in text
@@ -199,7 +200,7 @@ def test_a_kept_cell_is_read_back(tmp_path_factory, cell, row):
     place.cells.mkdir()
     place.keep(cell, [row, {}], {"fact": 1})
     plain = {key: None if value in (float("inf"), -float("inf")) else value for key, value in row.items()}
-    about = {"cell": folder.name_of(cell), "fact": 1}
+    about = {"cell": folder.short_name(cell), "fact": 1}
     finite = {key: value for key, value in cell.items() if not isinstance(value, float) or np.isfinite(value)}
     if finite == cell:
         assert place.rows(cell) == [{**cell, **plain, **about}, {**cell, **about}]

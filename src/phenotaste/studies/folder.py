@@ -85,7 +85,7 @@ class Folder:
             record = json.loads(found["record"])
             if record["cell"] != cell:
                 return None
-            return [{**cell, **row, "cell": name_of(cell), **record["facts"]} for row in record["rows"]]
+            return [{**cell, **row, "cell": short_name(cell), **record["facts"]} for row in record["rows"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -119,6 +119,11 @@ def name_of(cell: Cell) -> str:
         re.sub(r"[^A-Za-z0-9.+]", "", str(value)) for value in cell.values() if value is not None
     )
     return f"{words[:100]}-{digest(json.dumps(cell))[:8]}"
+
+
+def short_name(cell: Cell) -> str:
+    """The letters that tell it from all others."""
+    return name_of(cell)[-8:]
 
 
 def digest(text: str) -> str:

@@ -12,21 +12,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RESULTS, SUMMARY = "results.csv", "summary.csv"
+REPEATED = ("processor", "versions")  # long words that hardly ever change: written where they do
 
 
 def write_results(folder: Folder, cells: list[Cell]) -> None:
     """A row for each finished cell, in the order of the study; cells that are not finished are left out."""
     import pandas as pd
 
-    rows = [row for cell in cells for row in folder.rows(cell) or ()]
-    folder.put(RESULTS, pd.DataFrame(rows).to_csv(index=False, float_format="%.8g"))
+    table = pd.DataFrame([row for cell in cells for row in folder.rows(cell) or ()])
+    for name in REPEATED:
+        if name in table:
+            table[name] = table[name].mask(table[name] == table[name].shift(), "")
+    folder.put(RESULTS, table.to_csv(index=False, float_format="%.8g"))
 
 
 def read_results(path: object) -> "pd.DataFrame":
     """Numbers as they were written, to the bit, whatever the version of pandas."""
     import pandas as pd
 
-    return pd.read_csv(str(path), engine="python")  # Python's own floats
+    table = pd.read_csv(
+        str(path), engine="python", dtype={"cell": str}
+    )  # this engine has Python's own floats
+    there = [name for name in REPEATED if name in table]
+    table[there] = table[there].ffill()
+    return table
 
 
 def write_all(
