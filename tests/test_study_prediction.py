@@ -1,11 +1,13 @@
 """The study of prediction: its cells, its simulated cohorts, DE-SynPUF without the outcome, and what its page says."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from made_up import SHARED
-from phenotaste import Cohort, InputError, simulate
+from phenotaste import Cohort, InputError, simulate, studies
 from phenotaste.prediction.methods import LABELS
 from phenotaste.prediction.tables import over_splits
 from phenotaste.studies import prediction, prediction_page
@@ -14,6 +16,7 @@ from phenotaste.studies.study import Options, Work
 from phenotaste.studies.writing import read_results
 
 SLICE = SHARED / "data" / "desynpuf"
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "studies" / "results" / "prediction.csv"
 
 
 def made_up_results(effects, splits=5, noise=0.002):
@@ -44,6 +47,33 @@ def test_cells_are_those_of_the_issue():
     assert prediction.cells(Options(splits=7))[-1]["split"] == 6
     # The path of the folder stays out of cells, and so out of results and pages.
     assert "folder" not in str(prediction.cells(Options(synpuf="folder")))
+
+
+def test_the_quick_version_from_cells_to_page(tmp_path):
+    """Every method of the paper on both cohorts."""
+    found = studies.run("prediction", tmp_path / "quick", Options(quick=True), jobs=1)
+    assert found.results["cell"].nunique() == len(prediction.cells(Options(quick=True)))
+    counts = found.summary.groupby(["cohort", "method"])["count"].sum()
+    assert set(counts.index) == {(cohort, method) for cohort in prediction.STATIC_RISK for method in LABELS}
+    assert (counts == 2).all()
+    assert found.results["auc"].between(0, 1).all()
+    page = (tmp_path / "quick" / "prediction.md").read_text()
+    assert "nan" not in page
+    for method in ("taste", "copa", "copa-static"):
+        for cohort in prediction.STATIC_RISK:
+            rows = found.results[(found.results["method"] == method) & (found.results["cohort"] == cohort)]
+            assert f"{rows['auc'].mean():.3f} (" in page
+    assert (tmp_path / "quick" / "prediction.png").stat().st_size > 10_000
+
+
+def test_the_results_in_the_docs_are_of_five_splits_and_both_cohorts():
+    rows = read_results(RESULTS)
+    for cohort in prediction.STATIC_RISK:
+        for method in ("taste", "copa", "copa-static"):
+            part = rows[(rows["cohort"] == cohort) & (rows["method"] == method)]
+            assert part["split"].nunique() >= 5
+            assert part["rank"].nunique() >= 3
+    assert rows["n_patients"].max() >= 2000
 
 
 def test_a_cell_is_a_pure_function_of_itself():
