@@ -287,6 +287,8 @@ def test_memory_and_time_of_a_container(tmp_path, monkeypatch):
     (inner.parent / "memory.max").write_text(f"{2**30}\n")
     (inner.parent / "memory.current").write_text(f"{2**29}\n")
     (inner.parent / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text(f"{2**31}\n")
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
     assert machine.machine()[2:5] == (1.5, 2**30, 2**29)
     monkeypatch.setattr(machine, "MEMINFO", tmp_path / "nowhere")
     monkeypatch.setattr(machine, "OWN_CGROUP", tmp_path / "nowhere")
