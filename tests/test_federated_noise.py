@@ -177,8 +177,18 @@ def test_with_noise_the_first_answer_tells_nothing_but_counts_and_noise_is_drawn
     assert again.epsilon == one.epsilon > 0
     with pytest.raises(InputError, match="another promise"):
         step(post, COHORTS[0], epsilon=9.0, **here)
-    # Nothing depends on how many patients have a code: whether there is an eleventh is about a patient.
-    assert messages.read(one.answer).arrays["XU.0"].shape == (len(FEATURES), 3)
+
+
+def test_with_noise_nothing_depends_on_how_many_patients_have_a_code(tmp_path):
+    """Whether there is an eleventh is about a patient: rare codes are noisy like all others, and not hidden."""
+    c = hospitals()[2]
+    names = c.feature_names.tolist()
+    init(tmp_path / "work", ["east"], LOUD, features=names, static=STATIC)
+    post, here = tmp_path / "work" / "exchange", {"site": "east", "state": tmp_path / "east"}
+    step(post, c, exact=True, **here)
+    combine(tmp_path / "work")
+    sums = messages.read(step(post, c, **here).answer).arrays["XU.0"]
+    assert sums[names.index("rare")].any()
 
 
 def test_with_noise_nobody_gets_exact_figures_by_asking_for_a_closing_look(tmp_path):
