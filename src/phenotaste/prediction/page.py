@@ -38,10 +38,10 @@ def render(found: "Evaluation") -> str:
         "once, at the end.",
         "## Methods",
         table(methods_rows(found.summary), METHOD_HEADER),
-        "Means over the splits. In brackets the 95 % interval by resampled patients, which takes the fitted models as "
-        "they are; “over splits” is the interval of the mean over repeated splits (Nadeau and Bengio 2003), which "
-        "knows that models differ from split to split and that splits share patients. A calibration slope below 1 "
-        "means risks that are too extreme.",
+        "Means over the splits, of the calibration medians. In brackets the 95 % interval by resampled patients, which "
+        "takes the fitted models as they are; “over splits” is the interval of the mean over repeated splits (Nadeau "
+        "and Bengio 2003), which knows that models differ from split to split and that splits share patients. A "
+        "calibration slope below 1 means risks that are too extreme.",
         comparison_text(found.comparison),
         picture("auc", pictures),
         picture("roc", pictures) or "ROC curves are not shown: too few patients were tested on.",
