@@ -26,8 +26,11 @@ def page(study: Study, results: "pd.DataFrame") -> str:
 def machine(results: "pd.DataFrame") -> str:
     """What it ran on and what it took, in a sentence."""
     once = results.drop_duplicates("cell")
-    facts = once[["processor", "cores", "versions"]].drop_duplicates()
-    where = "; ".join(f"{row.processor}, {row.cores} cores, {row.versions}" for row in facts.itertuples())
+    facts = once[["processor", "threads", "versions"]].drop_duplicates()
+    where = "; ".join(
+        f"{row.processor}, {row.threads} thread{'s' if row.threads != 1 else ''} a fit, {row.versions}"
+        for row in facts.itertuples()
+    )
     used, clock = once["cell_processor_seconds"].sum(), once["cell_seconds"].sum()
     return (
         f"{len(once):,} cells took {span(used)} of processor time, {span(clock)} on the clock one after the other; "
