@@ -119,17 +119,23 @@ def test_the_test_does_look_at_test_patients(cohort, case, split):
 
 
 def test_labels_that_mean_nothing_are_not_predicted():
-    """Five shuffles: 0.5 lies within all intervals but at most one, and near the mean; true labels are predicted."""
+    """Five shuffles: 0.5 lies within every interval over splits, and near the mean; true labels are predicted.
+
+    The interval by resampled patients takes the models as they are, and may miss it now and then.
+    """
     cohort = simulate.heart_failure(900, 3)[0]
-    how = {"ranks": 5, "splits": 3, "baselines": ["copa", "raw-static"], "resamples": 200, "C": [0.1, 1.0]}
-    aucs, outside = [], {"taste": 0, "copa": 0, "raw-static": 0}
+    how = {"ranks": 5, "splits": 5, "baselines": ["copa", "raw-static"], "resamples": 200, "C": [0.1, 1.0]}
+    how["max_iter"] = 40
+    aucs, missed = [], {"taste": 0, "copa": 0, "raw-static": 0}
     for seed in range(5):
         shuffled = np.random.default_rng(seed).permutation(cohort.labels)
         summary = prediction.evaluate(cohort, shuffled, random_state=seed, **how).summary.set_index("method")
         for method, row in summary.iterrows():
-            outside[method] += not row["auc_low"] <= 0.5 <= row["auc_high"]
+            assert row["auc_splits_low"] <= 0.5 <= row["auc_splits_high"]
+            missed[method] += not row["auc_low"] <= 0.5 <= row["auc_high"]
         aucs.append(summary["auc"])
-    assert max(outside.values()) <= 1
+    assert max(missed.values()) <= 1
     assert np.abs(np.mean(aucs, axis=0) - 0.5).max() < 0.05
     true = prediction.evaluate(cohort, **how).summary.set_index("method")
+    assert true.loc["taste", "auc_splits_low"] > 0.5
     assert true.loc["taste", "auc_low"] > 0.55

@@ -133,20 +133,23 @@ def methods_of(text: str | None, static: bool) -> list[str] | None:
 def print_evaluation(found: "Evaluation", out: Path) -> None:
     from phenotaste.cli.printing import print_list
     from phenotaste.prediction.methods import LABELS
+    from phenotaste.prediction.tables import bounds
 
-    lines = []
+    lines, kind = [], ""
     for _, row in found.summary.iterrows():
-        text = f"{row['auc']:.3f}  ({row['auc_low']:.3f} to {row['auc_high']:.3f})"
+        low, high, kind = bounds(row)
+        text = f"{row['auc']:.3f}  ({low:.3f} to {high:.3f})"
         text += f"   AUPRC {row['auprc']:.3f}   Brier {row['brier']:.3f}"
         lines.append((LABELS[row["method"]], text))
-    print_list(f"AUC on test patients, mean of {len(found.splits['split'].unique())} splits", lines)
+    print_list(f"AUC on test patients, mean of {len(found.splits['split'].unique())} splits ({kind})", lines)
     gaps = [
         (
             LABELS[row["method"]],
-            f"{row['difference']:+.3f}  ({row['difference_low']:+.3f} to {row['difference_high']:+.3f})   "
+            f"{row['difference']:+.3f}  ({low:+.3f} to {high:+.3f})   "
             f"higher in {row['better_in']} of {row['splits']} splits",
         )
         for _, row in found.comparison.iterrows()
+        for low, high, _ in [bounds(row, "difference")]
     ]
     if gaps:
         print_list("TASTE's AUC less that of", gaps)

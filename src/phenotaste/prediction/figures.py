@@ -11,6 +11,7 @@ from scipy.special import expit, logit
 from phenotaste.errors import InputError
 from phenotaste.prediction.folder import Folder
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
+from phenotaste.prediction.tables import bounds
 from phenotaste.selection.figures import BLUE, DPI, LINE, RED, SOFT, clean, new_figure
 
 if TYPE_CHECKING:
@@ -71,15 +72,16 @@ def roc(found: "Evaluation") -> "Figure":
     for method, curve in found.roc.groupby("method", sort=False):
         row = found.row(str(method))
         ours = method == TASTE_NAME
-        label = f"{LABELS[str(method)]}: {row['auc']:.3f} ({row['auc_low']:.3f} to {row['auc_high']:.3f})"
+        low, high, kind = bounds(row)
+        label = f"{LABELS[str(method)]}: {row['auc']:.3f} ({low:.3f} to {high:.3f})"
         axis.plot(
             curve["controls"], curve["cases"], color=COLOURS[str(method)], linestyle=DASHES.get(str(method), "-"),
             linewidth=2.2 if ours else 1.2, label=label, zorder=3 if ours else 2,
         )  # fmt: skip
         if ours and curve["cases_sd"].notna().all():
-            low, high = curve["cases"] - curve["cases_sd"], curve["cases"] + curve["cases_sd"]
+            below, above = curve["cases"] - curve["cases_sd"], curve["cases"] + curve["cases_sd"]
             axis.fill_between(
-                curve["controls"], low.clip(0, 1), high.clip(0, 1), color=RED, alpha=0.12, linewidth=0
+                curve["controls"], below.clip(0, 1), above.clip(0, 1), color=RED, alpha=0.12, linewidth=0
             )
     axis.set_aspect("equal")
     finish(
@@ -88,7 +90,7 @@ def roc(found: "Evaluation") -> "Figure":
         "controls taken for cases",
         "cases found",
     )
-    axis.legend(fontsize=7, frameon=False, loc="lower right", title="AUC (95 % interval)", title_fontsize=7)
+    axis.legend(fontsize=7, frameon=False, loc="lower right", title=f"AUC ({kind})", title_fontsize=7)
     return figure
 
 
@@ -119,7 +121,7 @@ def calibration(found: "Evaluation") -> "Figure":
 
 
 def auc(found: "Evaluation") -> "Figure":
-    """AUC of every method: each split, the mean, and the interval by resampled patients."""
+    """AUC of every method: each split, the mean, and its interval."""
     rows = found.summary.iloc[::-1].reset_index(drop=True)
     figure = new_figure(5.6, 0.9 + 0.38 * len(rows))
     axis = figure.subplots()
@@ -127,11 +129,12 @@ def auc(found: "Evaluation") -> "Figure":
         method, height = str(row["method"]), float(str(place))
         each = found.splits[found.splits["method"] == method]["auc"]
         axis.scatter(each, np.full(len(each), height + 0.16), s=10, color=SOFT, alpha=0.6, linewidths=0)
-        axis.hlines(height, row["auc_low"], row["auc_high"], color=COLOURS[method], linewidth=2)
+        low, high, kind = bounds(row)
+        axis.hlines(height, low, high, color=COLOURS[method], linewidth=2)
         axis.plot(row["auc"], height, marker="o", color=COLOURS[method], markersize=6)
     axis.set_yticks(range(len(rows)), [LABELS[str(method)] for method in rows["method"]])
     axis.set_ylim(-0.6, len(rows) - 0.3)
-    finish(axis, "AUC: mean with 95 % interval; small dots are splits", "AUC on test patients", "")
+    finish(axis, f"AUC: mean, {kind}; small dots are splits", "AUC on test patients", "")
     return figure
 
 

@@ -59,6 +59,14 @@ def over_splits(values: Sequence[float], name: str) -> dict[str, float]:
     return {f"{name}_splits_low": float(low), f"{name}_splits_high": float(high)}
 
 
+def bounds(row: "pd.Series", name: str = "auc") -> tuple[float, float, str]:
+    """The interval to show where there is room for one: over splits, or by resampled patients of a single split."""
+    low, high = row[f"{name}_splits_low"], row[f"{name}_splits_high"]
+    if low == low:
+        return float(low), float(high), "95 % interval over splits"
+    return float(row[f"{name}_low"]), float(row[f"{name}_high"]), "95 % interval by resampled patients"
+
+
 def by_method(finished: Finished) -> dict[str, list[Found]]:
     found: dict[str, list[Found]] = {}
     for task in sorted(finished, key=lambda task: task.split):
