@@ -16,7 +16,7 @@ from phenotaste.prediction.cell import Found
 from phenotaste.prediction.folder import Task
 from phenotaste.prediction.measures import NAMES, measure, measured
 from phenotaste.prediction.splits import check_sizes, draw_split
-from phenotaste.prediction.tables import comparison_table, over_splits
+from phenotaste.prediction.tables import CALIBRATED, bounds, comparison_table, over_splits, summary_table
 
 seeds = st.integers(0, 10**6)
 
@@ -240,3 +240,16 @@ def test_differences_are_taken_resample_by_resample_and_split_by_split():
         Task("raw", 0)
     ]  # a split that TASTE has not done yet: nothing to pair
     assert len(comparison_table(finished)) == 0
+
+
+def test_one_wild_slope_does_not_carry_the_summary():
+    """Calibration is summed up by medians, without splits that have no slope; one split shows the other interval."""
+    finished = {}
+    for split, slope in enumerate((0.9, 1.1, 135.0, None)):
+        figures = {"auc": 0.7, "auprc": 0.3, "brier": 0.1} | dict.fromkeys(CALIBRATED, slope)
+        finished[Task("taste", split)] = Found(figures, {"resampled": np.full((5, 3), 0.7)})
+    row = summary_table(finished).iloc[0]
+    assert row["calibration_slope"] == pytest.approx(1.1)
+    assert bounds(row)[2] == "95 % interval over splits"
+    single = summary_table({Task("taste", 0): finished[Task("taste", 0)]}).iloc[0]
+    assert bounds(single) == (0.7, 0.7, "95 % interval by resampled patients")
