@@ -30,7 +30,7 @@ from .machine import describe
 from .report import machine_lines, publish, table
 
 RESULTS = Path(__file__).parent / "results"
-TILE = 10_000  # patients simulated; the others are these again
+TILE = 5_000  # patients simulated; the others are these again
 
 
 def arguments() -> argparse.Namespace:
@@ -39,6 +39,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--memory", default="600MB", help="what the fit on disk may hold")
     parser.add_argument("--larger", type=float, default=4.0, help="the cohort's folder against that memory")
+    parser.add_argument("--codes-per-visit", type=float, default=4.5, help="4.5 as in the paper's CMS data")
+    parser.add_argument("--name", default="disk", help="of the page")
     parser.add_argument("--rank", type=int, default=40)
     parser.add_argument("--dtype", default="float32", help="of the courses")
     parser.add_argument("--iterations", type=int, default=4)
@@ -61,9 +63,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         memory = pages.bytes_of(options.memory)
+        tile, _ = simulate.ehr(TILE, codes_per_visit=options.codes_per_visit, random_state=0)
         sizes = {
-            "whole": save(folder / "whole", memory * options.larger),
-            "part": save(folder / "part", memory * options.larger / options.part),
+            "whole": save(tile, folder / "whole", memory * options.larger),
+            "part": save(tile, folder / "part", memory * options.larger / options.part),
         }
         fit = {
             "rank": options.rank,
@@ -71,28 +74,20 @@ def main() -> None:
             "iterations": options.iterations,
             "work": str(folder / "work"),
         }
-        warm_up(folder, fit)
         runs: list[dict[str, Any]] = []
         for _ in range(options.rounds):
             for cohort, allowed in (("part", None), ("whole", options.memory), ("part", options.memory)):
                 found = run(folder / cohort, allowed, fit)
                 runs.append({"cohort": cohort, **found})
                 print(describe_run(runs[-1]), flush=True)
-    results = {
-        "machine": machine,
-        "sizes": sizes,
-        "runs": runs,
-        "memory": memory,
-        "options": vars(options),
-    }
-    results["options"] = {name: str(value) for name, value in vars(options).items()}
-    results["machine"]["load_at_end"] = round(os.getloadavg()[0], 2)
-    publish("disk", results, page(results), None if options.quick else RESULTS)
+    machine["load_at_end"] = round(os.getloadavg()[0], 2)
+    settings = {name: str(value) for name, value in vars(options).items() if name not in ("child", "folder")}
+    results = {"machine": machine, "sizes": sizes, "runs": runs, "memory": memory, "options": settings}
+    publish(options.name, results, page(results), None if options.quick else RESULTS)
 
 
-def save(path: Path, size: float) -> dict[str, Any]:
-    """A cohort of so many bytes on disk."""
-    tile, _ = simulate.ehr(TILE, random_state=0)
+def save(tile: Cohort, path: Path, size: float) -> dict[str, Any]:
+    """The cohort again and again, until it has so many bytes on disk."""
     tile.save(path)
     times = max(round(size / folder_bytes(path)), 1)
     shutil.rmtree(path)
@@ -116,13 +111,6 @@ def folder_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in path.iterdir())
 
 
-def warm_up(folder: Path, fit: dict[str, Any]) -> None:
-    """Kernels are compiled by another process than those that are measured."""
-    simulate.ehr(300, random_state=0)[0].save(folder / "small")
-    for allowed in (None, "4GB"):
-        run(folder / "small", allowed, fit)
-
-
 def run(cohort: Path, memory: str | None, fit: dict[str, Any]) -> dict[str, Any]:
     task = json.dumps({"path": str(cohort), "memory": memory, **fit})
     done = subprocess.run(
@@ -139,7 +127,7 @@ def run(cohort: Path, memory: str | None, fit: dict[str, Any]) -> dict[str, Any]
 def measure(
     path: str, memory: str | None, rank: int, dtype: str, iterations: int, work: str
 ) -> dict[str, Any]:
-    """One fit, in this process; the first iteration is left out, since it sets out from plain courses."""
+    """One fit, in this process; the first iteration, plain and perhaps compiling, is left out."""
     looks: list[dict[str, float]] = []
     engine = None if memory is None else Disk(work, memory)
     model = TASTE(
@@ -235,7 +223,10 @@ def page(results: dict[str, Any]) -> str:
     itemsize = np.dtype(results["options"]["dtype"]).itemsize
     courses = 2 * whole["visits"] * int(results["options"]["rank"]) * itemsize
     options, larger = results["options"], (whole["bytes"] / memory, (whole["bytes"] + courses) / memory)
-    size = f"{whole['patients']:,} patients with {whole['visits']:,} visits"
+    size = (
+        f"{whole['patients']:,} patients with {whole['visits']:,} visits, "
+        + f"{options['codes_per_visit']} codes a visit"
+    )
     parts = [
         f"# Larger than memory, {date.today()}",
         machine_lines(results["machine"]),

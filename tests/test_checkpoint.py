@@ -167,6 +167,20 @@ def test_damaged_courses_on_disk_are_rebuilt(patients, whole, harm, tmp_path):
     assert not (tmp_path / "work").exists()
 
 
+@engines
+def test_where_all_courses_are_lost_the_best_start_is_not(patients, engine, tmp_path):
+    options = {"n_init": 2}
+    expected = TASTE(**OPTIONS | options).fit(patients)
+    interrupt(patients, engine(tmp_path / "work"), 17, **options)
+    for pattern in ("kept-*/*.safetensors", "courses-*.bin"):
+        for path in (tmp_path / "work").glob(pattern):
+            path.unlink()
+    found, iterations, told = go_on(patients, engine(tmp_path / "work", resume=True), **options)
+    assert "rebuilt" in told
+    assert iterations == 4
+    assert found.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=0.02)
+
+
 def damage(path, harm):
     if harm == "flip":
         flip_a_bit(path)

@@ -285,12 +285,9 @@ class Keeper:
         """Whether all courses are as they were."""
         arrays: Mapping[str, Mapping[str, Array]] = {}
         if (self.folder / f"kept-{kept.letter}").exists():
-            try:
+            with suppress(InputError):  # then the engine finds that they are missing
                 arrays = store.read(self.folder / f"kept-{kept.letter}", COURSES_KIND, mmap=False)[0]
-            except InputError:
-                return False
-        sound = True
-        self._best = None
+        sound, self._best = True, None
         if kept.best is not None and kept.best_mark is not None:
             mark = Mark(kept.best_mark, dict(arrays.get("best", {})))
             sound = self.engine.restore(mark)
@@ -299,8 +296,6 @@ class Keeper:
             patients = self.engine.score(kept.best.model)
             self._best = kept.best._replace(patients=patients), mark
         mark = Mark(kept.mark, dict(arrays.get("now", {})))
-        if not mark.token and not mark.arrays:
-            return False
         sound = self.engine.restore(mark) and sound
         self._in_use = [mark] if self._best is None else [mark, self._best[1]]
         return sound

@@ -201,6 +201,8 @@ class Threads:
         return Mark({}, arrays)
 
     def restore(self, mark: Mark) -> bool:
+        if "courses" not in mark.arrays:
+            return False
         self.courses, self._handed_out = mark.arrays["courses"], False
         self.previous = mark.arrays.get("previous")
         return True
