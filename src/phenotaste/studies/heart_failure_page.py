@@ -219,8 +219,8 @@ def planted_part(results: "pd.DataFrame") -> str:
 
 {int(row["rank"])} phenotypes, λ = {row["lam"]:g}, μ = {row["mu"]:g}, the most stable weights at that number.
 The start with the lowest RMSE finds every planted phenotype's codes with a cosine of at least
-{rows["cosine"].min():.2f}. Not all starts do: one of the phenotypes is found again in {100 * again:.0f} % of the others,
-and that is what the rule looks at.
+{rows["cosine"].min():.2f}; the least stable of these phenotypes is found again in {100 * again:.0f} % of the other
+starts, and that is what the rule looks at.
 
 {definitions(results, "planted number")}
 """
