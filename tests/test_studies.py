@@ -241,6 +241,7 @@ def test_how_numbers_look():
     assert page.spread(0.5, float("nan")) == "0.5"
     assert page.fixed(1.0, 0.00004) == "1.000 ± 0.000"
     assert page.fixed(float("nan")) == page.spread(float("nan"), 1.0) == page.shown(None) == "–"
+    assert page.shown(float("nan")) == "–"
     assert page.span(59.94) == "59.9 s"
     assert page.span(600) == "10 min"
     assert page.span(7261) == "2:01:01"

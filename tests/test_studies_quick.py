@@ -138,7 +138,13 @@ def test_a_real_process_that_is_killed_and_interrupted_goes_on(place, recovered)
 
 def stop(command, out, how, cells):
     """Start it, send the signal when so many cells are finished; its exit status, and what it said."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
     end = time.monotonic() + 300
     while len(times_of(out)) < cells:
         assert process.poll() is None, process.communicate()
@@ -147,6 +153,10 @@ def stop(command, out, how, cells):
     process.send_signal(how)
     errors = process.communicate(timeout=120)[1]
     return process.returncode, errors
+
+
+def heed_interrupts():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are deaf to it
 
 
 def times_of(out):
