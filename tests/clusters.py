@@ -19,8 +19,9 @@ def local_cluster(n_workers, processes=True, **options):
     import dask
     from distributed import LocalCluster
 
-    # LocalCluster strikes off a worker that is not back after this time: on a busy machine, starting takes longer.
-    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "600s"})
+    # LocalCluster looks once, so long after a worker was lost, and strikes it off if it is not back: never here, since
+    # on a busy machine starting takes longer, and the look may come when another one was just killed.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
     with (
         patient,
         LocalCluster(

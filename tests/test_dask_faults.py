@@ -95,6 +95,7 @@ def test_a_worker_that_stands_still_changes_nothing(cohort, by_threads, cluster,
 def test_work_that_has_lost_too_many_workers_is_given_out_again(cohort, by_threads, tmp_path):
     """Where Dask itself gives a task up after one lost worker, the step is done again."""
     import dask
+    import distributed  # noqa: F401 - its settings must be there before one of them is changed
 
     chance = random.Random(3)
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), local_cluster(2) as cluster:
@@ -156,6 +157,7 @@ def test_a_cluster_whose_workers_all_leave(cohort, tmp_path):
 def test_work_that_ends_every_worker_is_given_up(cohort, tmp_path):
     """As a block does that is too large for the workers' memory."""
     import dask
+    import distributed  # noqa: F401 - its settings must be there before one of them is changed
 
     chance, over = random.Random(0), threading.Event()
 
