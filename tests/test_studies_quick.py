@@ -282,6 +282,13 @@ def test_a_fit_whose_first_iteration_would_take_too_long_is_not_begun(monkeypatc
     assert "not begun: one iteration would take about" in scale_page.whole_fits(table)
 
 
+def test_where_the_other_was_stopped_the_ratio_is_a_lower_bound():
+    by = pd.DataFrame({"finished_mean": {"TASTE": 1.0, PUBLISHED: 0.0}})
+    assert scale_page.at_least(by, 78.2) == "over 78"
+    assert scale_page.at_least(by + 1, 78.2) == "78"
+    assert scale_page.at_least(by - 1, 78.2) == scale_page.at_least(by, float("nan")) == "–"
+
+
 def test_how_far_a_stopped_fit_had_come():
     watch = scale.Watch(60.0, Work(QUICK))
     for n, loss in enumerate((100.0, 90.0, 80.0)):

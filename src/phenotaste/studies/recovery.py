@@ -45,7 +45,9 @@ TOL, MOST_ITERATIONS = 1e-6, 1000
 def cells(options: Options) -> list[Cell]:
     levels = (0.05, 0.4) if options.quick else LEVELS
     starts = options.starts or (2 if options.quick else 5)
-    size = {"patients": 12, "visits": 10} if options.quick else {"patients": 100, "visits": 100}
+    size = {"patients": 100, "visits": 100}
+    if options.quick:
+        size = {"patients": 12, "visits": 10, "most_iterations": 150}
     return [
         {
             "noise_scale": scale,
@@ -79,7 +81,8 @@ def run(cell: Cell, work: Work) -> Row:
         rank=cell["rank"],
         random_state=cell["data_seed"],
     )
-    model, taken = fitted(estimator(cell, work.threads, tol=TOL, max_iter=MOST_ITERATIONS), cohort)
+    most = cell.get("most_iterations", MOST_ITERATIONS)
+    model, taken = fitted(estimator(cell, work.threads, tol=TOL, max_iter=most), cohort)
     sims = {name: similar(truth, model, name) for name in FACTORS}
     row = {f"sim_{name}": pair[0] for name, pair in sims.items()}
     row |= {f"matched_{name}": pair[1] for name, pair in sims.items()}
