@@ -4,6 +4,7 @@ Everything is counted, not timed, so the machine need not be idle.
 """
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -13,8 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.utils.validation import check_random_state
 
 from phenotaste import TASTE, Cohort, federated, metrics, simulate
+from phenotaste.align import align, columns_of
+from phenotaste.core import loop
+from phenotaste.core.records import Model, Scored, Sums, Weights
+from phenotaste.core.start import starting_model
+from phenotaste.core.tally import add_in_pairs
+from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings
 from phenotaste.federated.noise import promise
 
@@ -26,6 +36,7 @@ SITES = ("north", "south", "east")
 EPSILONS = (30.0, 10.0, 3.0, 1.0)
 ROUNDS_WITH_NOISE = 20
 DELTA = 1e-5
+PARTS = ("exact", "starts", "noise")
 
 
 def main() -> None:
@@ -35,17 +46,25 @@ def main() -> None:
         "machine": describe(),
         "settings": {k: str(v) for k, v in vars(options).items()},
     }
+    kept, before = options.out / f"{date.today().isoformat()}-federated.json", 0.0
+    if options.only and kept.exists():  # the other parts stay as they were today
+        earlier = json.loads(kept.read_text())
+        results |= {part: earlier[part] for part in PARTS}
+        before = earlier["processor_seconds"]
     with tempfile.TemporaryDirectory() as folder:
-        results["exact"] = [
-            exactness(Path(folder) / f"exact-{rank}", rank, options.patients) for rank in options.ranks
-        ]
-        results["starts"] = starts(options.patients // 2, options.seeds)
-        results["noise"] = [
-            with_noise(Path(folder) / f"noise-{patients}", patients) for patients in options.noise_patients
-        ]
+        for part in [options.only] if options.only else PARTS:
+            results[part] = measured(part, Path(folder), options)
     results["machine"]["load_at_end"] = round(os.getloadavg()[0], 2)
-    results["processor_seconds"] = round(time.process_time() - began, 1)
+    results["processor_seconds"] = round(before + time.process_time() - began, 1)
     publish("federated", results, page(results), None if options.quick else options.out)
+
+
+def measured(part: str, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    if part == "starts":
+        return starts(options.patients, options.seeds)
+    if part == "exact":
+        return [exactness(folder / f"exact-{rank}", rank, options.patients) for rank in options.ranks]
+    return [with_noise(folder / f"noise-{patients}", patients) for patients in options.noise_patients]
 
 
 def arguments() -> argparse.Namespace:
@@ -53,12 +72,13 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="small and few; only printed")
+    parser.add_argument("--only", choices=PARTS, help="the other parts stay as they were today")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    options.patients = 450 if options.quick else 1500
+    options.patients = 360 if options.quick else 600
     options.ranks = (3,) if options.quick else (10, 40)
     options.seeds = range(2 if options.quick else 5)
-    options.noise_patients = (600,) if options.quick else (2_000, 16_000)
+    options.noise_patients = (600,) if options.quick else (1_500, 6_000)
     return options
 
 
@@ -112,23 +132,76 @@ def exactness(root: Path, rank: int, patients: int) -> dict[str, Any]:
     cohorts, _ = hospitals(patients, rank=rank)
     said = run(root, cohorts, Settings(rank=rank, max_rounds=50, tol=0.0), {}, fewest=1)
     found = TASTE.load(said[-1].model)
-    wanted = TASTE(rank, init="random", max_iter=50, tol=0.0, random_state=0).fit(pooled(cohorts))
-
-    def apart(name: str) -> float:
-        mine, theirs = getattr(found, name), getattr(wanted, name)
-        return float(np.linalg.norm(mine - theirs) / np.linalg.norm(theirs))
-
+    whole = pooled(cohorts)
+    plain = TASTE(rank, init="random", max_iter=50, tol=0.0, random_state=0)
+    wanted = clone(plain).fit(whole)
+    shuffled = clone(plain).fit(whole[np.random.default_rng(1).permutation(len(whole))])
+    same = Fitted(same_shards(cohorts, found, rank))
     rounds = [done for done in said if done.next in ("proposal", "closing")][1:]
     return {
         "rank": rank,
         "features": len(found.V_),
         "static": len(found.F_),
         "patients": [len(c) for c in cohorts],
-        "objective": float(np.max(np.abs(found.loss_curve_ / wanted.loss_curve_ - 1))),
-        **{name: apart(name) for name in ("V_", "F_", "H_")},
+        "apart": {
+            "the same shards": apart(found, same),
+            "pooled": apart(found, wanted),
+            "pooled, shuffled, from pooled": apart(shuffled, wanted),
+        },
         "bytes_out": int(np.median([done.bytes_sent for done in rounds[:-1]])) // len(SITES),
         "bytes_in": int(np.median([done.bytes_received for done in rounds])) // len(SITES),
     }
+
+
+def apart(mine: Any, theirs: Any) -> dict[str, float]:
+    """How far two fits are from each other."""
+    found = {"objective": float(np.max(np.abs(mine.loss_curve_ / theirs.loss_curve_ - 1)))}
+    for name in ("V_", "F_", "H_"):
+        one, other = getattr(mine, name), getattr(theirs, name)
+        found[name] = float(np.linalg.norm(one - other) / np.linalg.norm(other))
+    return found
+
+
+class Shards:
+    """An engine over several shards, each added up by itself: what a pooled fit on the sites' shards is."""
+
+    def __init__(self, cohorts: list[Cohort], lam: float, rank: int) -> None:
+        shards = [align(c, columns_of(c)) for c in cohorts]
+        weights = [Weights(lam, patient_weights(1.0, "relative", s.norms, rank)) for s in shards]
+        self.parts = [Threads(s.shard, w, rank) for s, w in zip(shards, weights, strict=True)]
+        self.weights = weights[0]
+
+    def start(self, model: Model) -> None:
+        for part in self.parts:
+            part.start(model)
+
+    def step(self, model: Model, reach: float) -> Sums:
+        found = [part.step(model, reach) for part in self.parts]
+        return add_in_pairs(found, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
+
+    def undo(self) -> None:
+        for part in self.parts:
+            part.undo()
+
+    def score(self, model: Model) -> Scored:
+        return Scored(*map(np.concatenate, zip(*(part.score(model) for part in self.parts), strict=True)))
+
+
+class Fitted:
+    """A fit under the names of TASTE's attributes."""
+
+    def __init__(self, fit: loop.Fit) -> None:
+        self.H_, self.V_, self.F_ = fit.model
+        self.loss_curve_ = np.array(fit.losses)
+
+
+def same_shards(cohorts: list[Cohort], like: TASTE, rank: int) -> loop.Fit:
+    engine, seed = Shards(cohorts, like.lam_eff_, rank), check_random_state(0).randint(2**31, size=1)[0]
+    shard = engine.parts[0].shard
+    model = starting_model("random", shard, len(like.V_), rank, True, np.random.default_rng(seed))
+    with one_blas_thread():
+        engine.start(model)
+        return loop.fit(engine, model, normalize=True, exact=False, max_iter=50, tol=0.0)
 
 
 def starts(patients: int, seeds: range) -> list[dict[str, Any]]:
@@ -209,30 +282,31 @@ def page(results: dict[str, Any]) -> str:
         machine_lines(results["machine"]),
         f"{results['processor_seconds']:.0f} seconds of processor time; nothing here is a timing.",
         "## Against the pooled fit",
-        'Three simulated hospitals with different case mixes, 50 rounds, `tol=0`, against `TASTE(init="random")` on '
-        "their pooled records: largest relative difference of the objective over the rounds, relative difference of "
-        "the factors at the end. Bytes are of one message to a site and of one answer, a round.",
+        "Three simulated hospitals with different case mixes, 50 rounds, `tol=0`: largest relative difference of the "
+        "objective over the rounds, relative difference of the factors at the end. “The same shards” is a fit in one "
+        "process whose shards are the hospitals; “pooled” is `TASTE.fit` on all records, which cuts its shards "
+        "elsewhere; for comparison two pooled fits of which one has its patients shuffled: what rounding alone does.",
         table(
+            ["R", "patients", "against", "objective", "V", "F", "H"],
             [
-                "R",
-                "J",
-                "P",
-                "patients",
-                "objective",
-                "V",
-                "F",
-                "H",
-                "bytes to a site",
-                "bytes from a site",
-                "all, a round",
+                [
+                    row["rank"],
+                    " + ".join(map(str, row["patients"])),
+                    against,
+                    *(f"{found[name]:.0e}" for name in ("objective", "V_", "F_", "H_")),
+                ]
+                for row in results["exact"]
+                for against, found in row["apart"].items()
             ],
+        ),
+        "Bytes of one message to a site and of one answer, a round:",
+        table(
+            ["R", "J", "P", "to a site", "from a site", "three sites, both ways"],
             [
                 [
                     row["rank"],
                     row["features"],
                     row["static"],
-                    " + ".join(map(str, row["patients"])),
-                    *(f"{row[name]:.0e}" for name in ("objective", "V_", "F_", "H_")),
                     f"{row['bytes_out']:,}",
                     f"{row['bytes_in']:,}",
                     f"{len(SITES) * (row['bytes_out'] + row['bytes_in']):,}",
