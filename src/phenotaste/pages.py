@@ -3,7 +3,6 @@
 A page that was dropped comes back from its file when it is touched: dropping one never changes a number.
 """
 
-import ctypes
 import math
 import mmap
 import os
@@ -22,7 +21,6 @@ from phenotaste.errors import InputError
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 LOOK_EVERY = 0.01  # seconds: a disk brings some 30 MB in that time
-POPULATE_READ, POPULATE_WRITE = 22, 23  # of Linux, since 5.14
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", 1)}
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
@@ -142,24 +140,11 @@ def drop(array: np.ndarray) -> None:
             os.posix_fadvise(_mapped[span.map], span.first, span.length, os.POSIX_FADV_DONTNEED)
 
 
-def fetch(array: np.ndarray, *, write: bool = False) -> None:
-    """Bring in the pages of an array that is about to be used, to be written to if so said.
-
-    All at once, which is cheaper than one by one, and lets another thread do it while this one computes.
-    """
+def fetch(array: np.ndarray) -> None:
+    """Begin to read the pages of an array that is about to be used."""
     span = span_of(array) if array.size else None
-    if span is None or not hasattr(os, "posix_fadvise"):
-        return
-    if span.map in _mapped:
+    if span is not None and span.map in _mapped and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(_mapped[span.map], span.first, span.length, os.POSIX_FADV_WILLNEED)
-    begin = address(array) // PAGE * PAGE  # the array keeps its map alive
-    populate(begin, address(array) + array.nbytes - begin, POPULATE_WRITE if write else POPULATE_READ)
-
-
-def populate(begin: int, length: int, how: int) -> None:
-    """Python's own madvise keeps other threads from running, ctypes' does not; systems that do not know it say no."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), ctypes.c_int(how))
 
 
 def flush(array: np.ndarray) -> None:

@@ -5,8 +5,6 @@ import os
 import re
 import secrets
 import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +34,6 @@ PROGRAM = 450 * 10**6  # measured: this program with its libraries and compiled 
 SLACK = 64 * 10**6  # the start's sample, and what a disk brings between two looks at the memory
 PATIENT_BYTES = 64  # weights, norms, offsets and short-lived copies of them
 SMALLEST_PIECE = 512  # visits: smaller ones cost more calls than they save memory
-SHARE = 0.85  # of the memory, that is counted on: at 0.95 pages are dropped wherever they are
 AT_ONCE = 3  # pieces of a thread in memory: the last on its way out, the one at work, the next on its way in
 CHAPTER_VISITS = 2**20  # courses are checked, and where they are torn rebuilt, by so many visits
 COURSES = re.compile(r"courses-[0-9a-f]{16}\.bin")
@@ -148,8 +145,8 @@ class Work(NamedTuple):
                 f"{pages.in_words(memory)} of memory is too little for this fit: "
                 f"allow it at least {pages.in_words(self.least_memory())}, or use fewer threads."
             )
-        room = (int(SHARE * memory) - self.beside_pieces()) // self.pieces(1)
-        return min(max(room, SMALLEST_PIECE, self.longest), PIECE_VISITS)
+        room = (memory - self.beside_pieces()) // self.pieces(1)
+        return min(room, PIECE_VISITS)
 
     def disk(self, n_starts: int, *, checkpoints: bool) -> int:
         """Bytes of the files: courses now and before, twice so with checkpoints, once more for the best start."""
@@ -248,11 +245,7 @@ class OnDisk(Threads):
         super().__init__(shard, weights, rank, courses=np.zeros((0, rank), options["dtype"]), **options)
         self._of_patients: list[Array] = []  # what `score` writes
         self._spare: list[Array] = []  # room for that
-        self._written: Array | None = None  # the courses that a step writes
         self._handed_out = True  # there are no courses yet
-        # Handing pages to and fro can wait for the disk: those who compute do not.
-        self._porters = ThreadPoolExecutor(2, "pages")
-        self._passed = threading.local()
 
     def reserve(self, n_starts: int) -> None:
         """Refuse at once what the disk could not hold later."""
@@ -273,13 +266,7 @@ class OnDisk(Threads):
             self.previous = self._room_for_courses()  # a checkpoint needs the old ones as they are
             if reach > 0:
                 self._copy(kept, self.previous)
-        if self.previous is None:
-            self.previous = self._room_for_courses()
-        self._written = self.previous
-        try:
-            return super().step(model, reach)
-        finally:
-            self._written = None
+        return super().step(model, reach)
 
     def score(self, model: Model, W: Array | None = None) -> Scored:
         self._of_patients = []
@@ -375,25 +362,14 @@ class OnDisk(Threads):
         return array
 
     def _ahead(self, first: int, last: int) -> None:
-        parts, written = self._parts(first, last), self._written
-
-        def bring() -> None:
-            for part in parts:
-                pages.fetch(part, write=written is not None and np.may_share_memory(part, written))
-
-        self._porters.submit(bring)
+        for part in self._parts(first, last):
+            pages.fetch(part)
 
     def _behind(self, first: int, last: int) -> None:
-        # Once more for this thread's piece before: what was written then may have reached the disk by now.
-        here = self._parts(first, last)
-        parts = [*here, *getattr(self._passed, "parts", [])]
-        self._passed.parts = here
-
-        def take_away() -> None:
-            for part in parts:
-                pages.drop(part)
-
-        self._porters.submit(take_away)
+        # Once more for the piece before: what was written then may have reached the disk by now.
+        back = int(np.searchsorted(self.shard.offsets, self.shard.offsets[first] - self.piece_visits))
+        for part in self._parts(min(back, first), last):
+            pages.drop(part)
 
     def _parts(self, first: int, last: int) -> list[Array]:
         """All that lies in files of patients first..last."""

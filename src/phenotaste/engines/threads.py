@@ -243,10 +243,6 @@ class Threads:
         return self._cut
 
     def _map(self, work: Callable[[Block, int, int, Place], None], model: Model) -> None:
-        blocks = self._blocks(model)
-        firsts: list[tuple[int, int] | None] = [next(block.pieces()) for block in blocks]
-        firsts += [None] * self.n_jobs
-
         def at_a_place(block: Block) -> None:
             """A place takes longer to set up than a small block takes to work through, so they are kept."""
             try:
@@ -254,22 +250,17 @@ class Threads:
             except IndexError:
                 place = new_place(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
             pieces = list(block.pieces())
-            # After its last piece a thread most likely goes on with the block that is so many further.
-            for piece, following in zip(
-                pieces, [*pieces[1:], firsts[block.number + self.n_jobs]], strict=True
-            ):
+            self._ahead(*pieces[0])
+            for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
                 if following is not None:
                     self._ahead(*following)
                 work(block, *piece, place)
                 self._behind(*piece)
             self._places.append(place)
 
-        for first in firsts[: self.n_jobs]:
-            if first is not None:
-                self._ahead(*first)
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
         with one_blas_thread():
-            list(self._pool.map(at_a_place, blocks))
+            list(self._pool.map(at_a_place, self._blocks(model)))
 
 
 @cache
