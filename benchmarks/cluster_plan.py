@@ -32,7 +32,7 @@ class Cluster(NamedTuple):
     machines: int = 32
     cores: int = 16  # virtual ones
     disk_bytes_a_second: float = 1.0e9  # to the work folder and back, a machine
-    price: float = 1.0  # of a machine an hour: put in yours
+    price: float = 1.0  # dollars a machine and hour, assumed: put in yours
     busy: float = 0.8  # the part of the time that cores work
 
 
@@ -91,8 +91,8 @@ def lines(one: Measured, cluster: Cluster, patients: int, iterations: int) -> li
         (f"a fit of {iterations} iterations", f"{hours:.1f} hours: the slower of the two, for they overlap"),
         (
             "cost",
-            f"{cluster.machines * hours:.0f} machine hours, {cluster.machines * hours * cluster.price:.0f} at "
-            f"{cluster.price:.2f} an hour",
+            f"{cluster.machines * hours:.0f} machine hours, ${cluster.machines * hours * cluster.price:.0f} at "
+            f"${cluster.price:.2f} an hour",
         ),
     ]
 

@@ -222,6 +222,9 @@ def page(results: dict[str, Any]) -> str:
     ]
     itemsize = np.dtype(results["options"]["dtype"]).itemsize
     courses = 2 * whole["visits"] * int(results["options"]["rank"]) * itemsize
+    busy = (
+        max(results["machine"]["load"], results["machine"]["load_at_end"]) > 1.5 * results["machine"]["cores"]
+    )
     options, larger = results["options"], (whole["bytes"] / memory, (whole["bytes"] + courses) / memory)
     size = (
         f"{whole['patients']:,} patients with {whole['visits']:,} visits, "
@@ -236,6 +239,7 @@ def page(results: dict[str, Any]) -> str:
         f"{larger[0]:.1f} times larger, with its courses {larger[1]:.0f} times. In memory {part['patients']:,} of "
         "the patients are fitted.",
         table(heads, rows),
+        *(["**Others used the machine meanwhile**: go by the processor time."] if busy else []),
         f"An iteration on disk takes **{ratio:.2f} times** as long a patient as in memory, and "
         f"{float(rows[2][3]) / float(rows[0][3]):.2f} times the processor time. The models of the same patients in "
         f"memory and on disk are {'the same to the bit' if same else 'NOT the same'}. Peak is the most resident "
