@@ -119,6 +119,15 @@ def test_too_little_memory_is_refused_with_what_suffices(tmp_path):
     TASTE(3, engine=Disk(tmp_path / "work", memory=needed), **FIVE).fit(c)
 
 
+def test_a_start_that_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
+    c = cohort(1, n_patients=60, visits=(0, 30))
+    monkeypatch.setattr(disk, "NMF_ENTRY_BYTES", 10**10 // c.visits.nnz)
+    with pytest.raises(InputError, match=r"NMF start.*10.25 GB.*init=.random"):
+        TASTE(3, engine=Disk(tmp_path / "work"), **FIVE).fit(c)
+    assert not (tmp_path / "work").exists()
+    TASTE(3, engine=Disk(tmp_path / "work"), init="random", **FIVE).fit(c)
+
+
 def test_less_memory_means_smaller_pieces_and_more_patients_more_memory():
     c = cohort(1, n_patients=60, visits=(0, 30))
     size = Work.of(c.offsets, c.visits, c.n_static, 40, 8, 2)._replace(visits=10**8, patients=2 * 10**6)

@@ -14,7 +14,7 @@ from phenotaste.errors import InputError
 Room = Callable[[tuple[int, ...], Any], Array]  # like np.empty
 
 ENTRIES_AT_A_TIME = 2**22
-PATIENTS_AT_A_TIME = 2**13  # bounds what counting needs beside the data
+COUNTED_AT_A_TIME = 2**20  # entries: bounds what counting needs beside the data
 
 
 class Columns(NamedTuple):
@@ -123,8 +123,10 @@ def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
     # One row a patient, where a code of several visits stands several times.
     starts = shard.indptr[shard.offsets]
     counts = np.zeros(n_features, np.int64)
-    for first in range(0, len(starts) - 1, PATIENTS_AT_A_TIME):
-        rows = starts[first : first + PATIENTS_AT_A_TIME + 1]
+    first = 0
+    while first < len(starts) - 1:
+        last = max(int(np.searchsorted(starts, starts[first] + COUNTED_AT_A_TIME, "right")) - 1, first + 1)
+        rows, first = starts[first : last + 1], last
         codes = shard.indices[rows[0] : rows[-1]]
         ones = np.ones(len(codes), np.int8)
         by_code = sparse.csr_array((ones, codes, rows - rows[0]), shape=(len(rows) - 1, n_features)).tocsc()

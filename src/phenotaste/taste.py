@@ -133,6 +133,7 @@ class TASTE(Factorization):
         with self._around(), ExitStack() as at_end:
             engine, aligned = self._prepare(cohort)
             at_end.callback(getattr(engine, "close", nothing))
+            getattr(engine, "check_start", nothing)(self.init)
             getattr(engine, "reserve", nothing)(self.n_init)
             keeper = self._keeper(engine, cohort, aligned)
             if keeper is not None:

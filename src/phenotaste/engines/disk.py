@@ -18,6 +18,7 @@ from phenotaste.core.cpu import cross_product_gaps
 from phenotaste.core.loop import Mark
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
 from phenotaste.core.simd import whole
+from phenotaste.core.start import NMF_PATIENTS
 from phenotaste.engines.gpu import Figures
 from phenotaste.engines.threads import (
     PIECE_VISITS,
@@ -31,6 +32,8 @@ from phenotaste.engines.threads import (
 from phenotaste.errors import InputError
 
 PROGRAM = 450 * 10**6  # measured: this program with its libraries and compiled kernels, before any patient
+BARE_PROGRAM = 250 * 10**6  # measured: the same before the kernels are loaded, which is when a start is drawn
+NMF_ENTRY_BYTES = 70  # measured: for each entry of the patients that an NMF start looks at
 SLACK = 64 * 10**6  # the start's sample, and what a disk brings between two looks at the memory
 PATIENT_BYTES = 64  # weights, norms, offsets and short-lived copies of them
 SMALLEST_PIECE = 512  # visits: smaller ones cost more calls than they save memory
@@ -239,13 +242,23 @@ class OnDisk(Threads):
     def __init__(
         self, files: Files, work: Work, memory: int, shard: Shard, weights: Weights, rank: int, **options: Any
     ) -> None:
-        self.files, self.work, self.piece_visits = files, work, work.visits_of_a_piece(memory)
+        self.files, self.work, self.memory = files, work, memory
+        self.piece_visits = work.visits_of_a_piece(memory)
         self._shape = (int(shard.offsets[-1]), rank), np.dtype(options["dtype"])
         self._lost: Array | None = None  # chapters that could not be restored
         super().__init__(shard, weights, rank, courses=np.zeros((0, rank), options["dtype"]), **options)
         self._of_patients: list[Array] = []  # what `score` writes
         self._spare: list[Array] = []  # room for that
         self._handed_out = True  # there are no courses yet
+
+    def check_start(self, kind: str) -> None:
+        """Refuse at once a start that the memory could not hold."""
+        sampled = NMF_ENTRY_BYTES * len(self.shard.data) * min(1.0, NMF_PATIENTS / max(self.work.patients, 1))
+        if kind == "nmf" and BARE_PROGRAM + sampled > self.memory:
+            raise InputError(
+                f"The NMF start of this fit needs {pages.in_words(BARE_PROGRAM + sampled)} of memory: allow it that, "
+                'or use init="random".'
+            )
 
     def reserve(self, n_starts: int) -> None:
         """Refuse at once what the disk could not hold later."""
