@@ -31,7 +31,15 @@ from phenotaste.tables import Table, group_visits, join_patients, static_matrix
 
 
 class PatientIndexError(InputError, IndexError):
-    """A patient position that the cohort does not have."""
+    """A patient position that the cohort does not have: an InputError that is an IndexError as well.
+
+    Examples
+    --------
+    >>> Cohort([[1, 0], [0, 1]], offsets=[0, 1, 2])[2]
+    Traceback (most recent call last):
+        ...
+    phenotaste.cohort.PatientIndexError: a position is out of range; the 2 patients count from 0.
+    """
 
 
 class Cohort:
@@ -112,6 +120,19 @@ class Cohort:
         its rows, or sums their `value`. Patients and features are sorted, visits go by time; times with a
         zone are converted to UTC. Text and categorical static columns become one-hot "column=value", numbers
         are kept. Every patient with events needs a row in `static`; a row without events is an empty history.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> rows = [("b", "2020-05-01", "gout"), ("a", "2020-01-01", "cough"), ("a", "2020-03-01", "gout")]
+        >>> events = pd.DataFrame(rows, columns=["patient", "time", "feature"])
+        >>> static = pd.DataFrame({"patient": ["a", "b"], "sex": ["F", "M"]})
+        >>> c = Cohort.from_events(events, static)
+        >>> c.patient_ids.tolist(), c.feature_names.tolist(), c.static_names.tolist()
+        (['a', 'b'], ['cough', 'gout'], ['sex=F', 'sex=M'])
+        >>> c[0].visits.toarray()  # the two visits of a, in order of time
+        array([[1., 0.],
+               [0., 1.]])
         """
         table = Table(events, "events")
         ids, patients = table.codes(patient)
@@ -195,6 +216,8 @@ class Cohort:
     def from_anndata(cls, adata: Any) -> "Cohort":
         """The cohort that `to_anndata` was given, of the patients and features that are still there.
 
+        Examples
+        --------
         >>> cohort = Cohort([[1, 0], [0, 1], [3, 0]], offsets=[0, 2, 3])
         >>> Cohort.from_anndata(cohort.to_anndata()[1:]).visits.toarray()
         array([[3., 0.]])
@@ -212,6 +235,8 @@ class Cohort:
         settings, figures, names, H and F. The visits themselves lie in `uns["phenotaste"]["visits"]`, unless
         `visits` is False; `from_anndata` needs them. All of it is patient-level.
 
+        Examples
+        --------
         >>> cohort = Cohort([[1, 0, 2], [0, 1, 0], [3, 0, 0]], offsets=[0, 2, 3])
         >>> cohort.to_anndata().X.toarray()
         array([[1., 1., 2.],
@@ -223,7 +248,14 @@ class Cohort:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], mmap: bool = True) -> "Cohort":
-        """Load a saved cohort; with `mmap` its arrays stay on disk until they are touched."""
+        """Load a saved cohort; with `mmap` its arrays stay on disk until they are touched.
+
+        Examples
+        --------
+        >>> Cohort([[1, 0, 2], [3, 0, 0]], offsets=[0, 1, 2], patient_ids=["a", "b"]).save("cohort")
+        >>> Cohort.load("cohort").patient_ids.tolist()
+        ['a', 'b']
+        """
         files, meta = store.read(path, "cohort", mmap=mmap)
         parts = files.get("cohort", {})
         try:
@@ -240,6 +272,13 @@ class Cohort:
         """Save as a folder of safetensors and a manifest; it holds patient data and only you can read it.
 
         `beside` are files to lie in the folder for people to look at, by name.
+
+        Examples
+        --------
+        >>> import os
+        >>> Cohort([[1, 0, 2], [3, 0, 0]], offsets=[0, 1, 2]).save("cohort")
+        >>> sorted(os.listdir("cohort"))
+        ['cohort.safetensors', 'manifest.json']
         """
         arrays = {f"visits.{name}": getattr(self.visits, name) for name in ("data", "indices", "indptr")}
         for name in (
@@ -258,26 +297,32 @@ class Cohort:
 
     @property
     def n_patients(self) -> int:
+        """Patients (K), those without visits among them; the same as `len(cohort)`."""
         return len(self.offsets) - 1
 
     @property
     def n_visits(self) -> int:
+        """Visits of all patients together."""
         return int(self.offsets[-1])
 
     @property
     def n_features(self) -> int:
+        """Temporal features (J)."""
         return int(self.visits.shape[1])
 
     @property
     def n_static(self) -> int:
+        """Static features (P); 0 without any."""
         return 0 if self.static is None else self.static.shape[1]
 
     @property
     def visit_counts(self) -> np.ndarray:
+        """How many visits each patient has."""
         return np.diff(self.offsets)
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Patients and temporal features (K, J)."""
         return self.n_patients, self.n_features
 
     def __len__(self) -> int:
@@ -326,7 +371,18 @@ class Cohort:
         return part
 
     def summary(self) -> "CohortSummary":
-        """The cohort in a few numbers."""
+        """The cohort in a few numbers.
+
+        Examples
+        --------
+        >>> c = Cohort([[1, 0, 2], [0, 0, 0], [3, 0, 0]], offsets=[0, 2, 3, 3], labels=[1, 0, 0])
+        >>> print(c.summary())
+        patients   3, 1 of them without visits
+        visits     3, 1 of them empty; 1 per patient (median; 0 to 2)
+        features   3 temporal, 0 static
+        non-zeros  3 (33.333% of the entries)
+        labels     1 cases, 2 controls
+        """
         counts = self.visit_counts
         known = None if self.labels is None else self.labels[~np.isnan(self.labels)]
         binary = known is not None and bool(np.isin(known, (0, 1)).all())
@@ -349,7 +405,14 @@ class Cohort:
 
 @dataclass(frozen=True)
 class CohortSummary:
-    """What `Cohort.summary` returns; cases and controls are None unless the labels are 0 and 1."""
+    """What `Cohort.summary` returns; cases and controls are None unless the labels are 0 and 1.
+
+    Examples
+    --------
+    >>> found = Cohort([[1, 0, 2], [3, 0, 0]], offsets=[0, 1, 2]).summary()
+    >>> found.patients, found.visits, found.density, found.cases
+    (2, 2, 0.5, None)
+    """
 
     patients: int
     visits: int
@@ -366,6 +429,13 @@ class CohortSummary:
     controls: int | None
 
     def as_dict(self) -> dict[str, Any]:
+        """The same numbers, for JSON.
+
+        Examples
+        --------
+        >>> Cohort([[1, 0, 2], [3, 0, 0]], offsets=[0, 1, 2]).summary().as_dict()["nonzeros"]
+        3
+        """
         return asdict(self)
 
     def __str__(self) -> str:

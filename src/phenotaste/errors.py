@@ -5,4 +5,13 @@ class InputError(ValueError):
     """Bad input. The message is one sentence: what was wrong, where, and what to do.
 
     It never holds a patient identifier, a data value or a password: it may end up in a log.
+
+    Examples
+    --------
+    >>> from phenotaste import Cohort, InputError
+    >>> try:
+    ...     Cohort.load("no-such-folder")
+    ... except InputError as error:
+    ...     print(error)
+    no-such-folder is not a saved cohort; give the folder that save() made.
     """
