@@ -21,6 +21,7 @@ help:
 	@echo "make bench-selection  how often each rule names the true rank; 900 fits on the DE-SynPUF slice"
 	@echo "make bench-federated  federated against pooled: differences, bytes, starts, noise"
 	@echo "make bench-disk  a cohort four times larger than the memory it may use: seconds, memory, bytes of disk"
+	@echo "make docs       the documentation as a site, in site/"
 	@echo "make gpu        tests and benchmark of the GPU, on a machine with one"
 	@echo "make clean      remove what make made"
 
@@ -82,13 +83,18 @@ TOOLS := pytest hypothesis polars 'meds>=0.4,<0.5' playwright tensorly matcouply
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not gpu" -o addopts="-ra --strict-markers" \
-	  --ignore-glob='tests/test_ecosystem*' $(or $(ARGS),tests)
+	  --ignore-glob='tests/test_ecosystem*' --ignore-glob='tests/test_docs*' $(or $(ARGS),tests)
 
 $(LOWEST)/.ready: pyproject.toml scripts/lowest.py $(shell find src -name '*.py')
 	$(PYTHON) -m venv $(LOWEST)
 	$(PYTHON) scripts/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/pip install -q --disable-pip-version-check -c $(LOWEST)/constraints.txt '.[dask]' $(TOOLS)
 	@touch $@
+
+# The same build that the tests do: a warning is an error. Open site/index.html, or serve it: mkdocs serve.
+.PHONY: docs
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What is published, into dist/; CONTRIBUTING.md has the list of what to do before.
 .PHONY: wheel
@@ -127,5 +133,5 @@ bench-selection: setup $(FRESH)
 	$(BIN)/python -m benchmarks.selection $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) demo dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -149,7 +149,7 @@ def test_the_doctor_finds_the_installed_wheel_well(place):
     record = json.loads(run(place / "env/bin/phenotaste", "doctor", "--quick", "--json", folder=place))
     assert record["works"] is True
     assert {need["name"] for need in record["needs"]} >= {"numpy", "numba"}
-    assert set(record["extras"]) == set(PROJECT["optional-dependencies"]) - {"dev", "bench"}
+    assert set(record["extras"]) == set(PROJECT["optional-dependencies"]) - {"dev", "docs", "bench"}
 
 
 def test_a_users_script_is_checked_against_the_types_of_the_wheel(place):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from phenotaste import __version__
 
 IN_A_REPORT = ("numpy", "scipy", "numba", "scikit-learn", "torch", "dask")
-FOR_DEVELOPERS = ("dev", "bench")
+FOR_DEVELOPERS = ("dev", "docs", "bench")
 PURPOSES = {
     "gpu": "fits on a GPU, and the baselines GRUClassifier and CNTF",
     "dask": "fits on a Dask cluster",
