@@ -30,7 +30,18 @@ SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100  # of ‖X‖²: beyond, its own squ
 
 
 class Projection(NamedTuple):
-    """Patients under a fitted model: U[offsets[k]:offsets[k+1]] are patient k's courses."""
+    """Patients under a fitted model: U[offsets[k]:offsets[k+1]] are patient k's courses.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> found = TASTE(rank=3, random_state=0).fit(cohort[:50]).project(cohort[50:])
+    >>> found.W.shape, found.U.shape == (cohort[50:].n_visits, 3)
+    ((10, 3), True)
+    >>> found.unknown_features, found.absent_features
+    (0, 0)
+    """
 
     W: Array
     U: Array
@@ -66,17 +77,55 @@ class Factorization(TransformerMixin, BaseEstimator):
         raise NotImplementedError
 
     def transform(self, cohort: Cohort) -> Array:
-        """Scores of patients under the fitted definitions, each patient on its own."""
+        """Scores of patients under the fitted definitions, each patient on its own.
+
+        Features are matched by name: those that the model does not know are left out, those it misses are zero.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort[:50])
+        >>> scores = model.transform(cohort[50:])
+        >>> scores.shape
+        (10, 3)
+        >>> bool((model.transform(cohort[50]) == scores[0]).all())  # alone or among others: the same bits
+        True
+        """
         return self._labelled(self.project(cohort).W, cohort)
 
     def fit_transform(self, cohort: Cohort, y: Any = None) -> Array:
-        """Fit, and return the scores found on the way (`W_`)."""
+        """Fit, and return the scores found on the way (`W_`).
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> TASTE(rank=3, random_state=0).set_output(transform="pandas").fit_transform(cohort).columns.tolist()
+        ['phenotype_1', 'phenotype_2', 'phenotype_3']
+        """
         return self._labelled(self.fit(cohort).W_, cohort)
 
     def phenotypes(
         self, top: int | None = 10, min_weight: float = 0.1, scale: Literal["matrix", "column"] = "matrix"
     ) -> "pd.DataFrame":
-        """The definitions as a table: phenotype, kind (temporal or static), feature, weight."""
+        """The definitions as a table: phenotype, kind (temporal or static), feature, weight.
+
+        Parameters
+        ----------
+        top : at most so many features of each kind for a phenotype; None for all.
+        min_weight : features below it are left out.
+        scale : weights as shares of the largest entry of the whole "matrix", as in the paper's tables, or of each
+            phenotype's own "column".
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> table = TASTE(rank=3, random_state=0).fit(cohort).phenotypes(top=1)
+        >>> table.round(2).to_numpy().tolist()[:2]
+        [[1, 'temporal', 'code_022', 0.82], [1, 'static', 'static_01', 0.9]]
+        """
         check_is_fitted(self, "V_")
         return phenotypes.definitions(
             self.V_,
@@ -92,18 +141,48 @@ class Factorization(TransformerMixin, BaseEstimator):
         """The model as a review names, merges and drops its phenotypes: a file, its content, or a Review.
 
         A review of another model is refused; this model stays as it is.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> Review.blank(model, names={2: "Gout"}).write("review.json")  # as the review page saves it
+        >>> model.apply_review("review.json").names
+        ['Phenotype 1', 'Gout', 'Phenotype 3']
         """
         check_is_fitted(self, "V_")
         return Reviewed(self, review)
 
     def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
-        """Write the model as a folder; without `include_patients` nothing in it is about a single patient."""
+        """Write the model as a folder; without `include_patients` nothing in it is about a single patient.
+
+        Examples
+        --------
+        >>> import os
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.recovery(n_patients=20)
+        >>> TASTE(rank=4, random_state=0, max_iter=20).fit(cohort).save("model")
+        >>> sorted(os.listdir("model"))
+        ['manifest.json', 'model.safetensors']
+        """
         check_is_fitted(self, "V_")
         model_file.save(self, path, include_patients, self._more_figures)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; it scores exactly as it did before."""
+        """Read a model that `save` wrote; it scores exactly as it did before.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.recovery(n_patients=20)
+        >>> model = TASTE(rank=4, random_state=0, max_iter=20).fit(cohort)
+        >>> model.save("model")
+        >>> bool((TASTE.load("model").transform(cohort) == model.transform(cohort)).all())
+        True
+        """
         settings, fitted = model_file.load(path, cls.__name__, cls._more_figures)
         try:
             model = cls(**settings)
@@ -125,6 +204,15 @@ class Factorization(TransformerMixin, BaseEstimator):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Names of the scores' columns, as scikit-learn asks for them.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.recovery(n_patients=20)
+        >>> TASTE(rank=2, random_state=0, max_iter=20).fit(cohort).get_feature_names_out().tolist()
+        ['phenotype_1', 'phenotype_2']
+        """
         check_is_fitted(self, "V_")
         return np.array([f"phenotype_{r + 1}" for r in range(self.V_.shape[1])], dtype=object)
 

@@ -18,7 +18,16 @@ from phenotaste.errors import InputError
 
 
 def objective(model: Any, cohort: Cohort) -> float:
-    """The whole objective: ½‖X − USVᵀ‖² + λ_eff/2 ‖A − WFᵀ‖² + the uniqueness term, or the method's own."""
+    """The whole objective: ½‖X − USVᵀ‖² + λ_eff/2 ‖A − WFᵀ‖² + the uniqueness term, or the method's own.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, metrics, simulate
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> model = TASTE(rank=4, random_state=0, max_iter=20).fit(cohort)
+    >>> round(metrics.objective(model, cohort) / float(model.loss_curve_[-1]), 8)
+    1.0
+    """
     own = getattr(model, "objective", None)  # of a method that does not minimise squares
     if own is not None:
         return float(own(cohort))
@@ -26,7 +35,16 @@ def objective(model: Any, cohort: Cohort) -> float:
 
 
 def rmse(model: Any, cohort: Cohort, static_weight: Literal["paper", "one"] = "paper") -> float:
-    """Root mean square error over all entries of X and A; A's weigh λ/2 as in the paper's text, or one."""
+    """Root mean square error over all entries of X and A; A's weigh λ/2 as in the paper's text, or one.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, metrics, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> model = TASTE(rank=3, random_state=0).fit(cohort[:50])
+    >>> round(metrics.rmse(model, cohort[:50]), 2), round(metrics.rmse(model, cohort[50:]), 2)  # fitted on, and new
+    (0.41, 0.41)
+    """
     if static_weight not in ("paper", "one"):
         raise InputError(f"static_weight is {static_weight!r}: choose 'paper' (λ/2) or 'one'.")
     visits, static, _ = losses(model, cohort, lam=1.0).loss.sum(axis=0)
@@ -41,6 +59,16 @@ def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
 
     Patients without history have no courses and are left out; `short="exclude"` also leaves out those with
     fewer visits than phenotypes, for whom U_kᵀU_k cannot reach full rank.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, metrics, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, mean_visits=6, random_state=1)
+    >>> model = TASTE(rank=6, random_state=0).fit(cohort)
+    >>> model.n_short_  # patients with fewer than six visits
+    28
+    >>> round(metrics.cpi(model), 3), round(metrics.cpi(model, short="exclude"), 3)
+    (0.991, 0.993)
     """
     if short not in ("include", "exclude"):
         raise InputError(f"short is {short!r}: choose 'include' or 'exclude'.")
@@ -98,12 +126,26 @@ def cosines(X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
 
 
 def similarity(X: ArrayLike, Y: ArrayLike) -> float:
-    """The paper's Sim: mean over X's columns of the best cosine in Y (one of Y's may serve several times)."""
+    """The paper's Sim: mean over X's columns of the best cosine in Y (one of Y's may serve several times).
+
+    Examples
+    --------
+    >>> from phenotaste import metrics
+    >>> metrics.similarity([[1, 1], [0, 0]], [[2, 0], [0, 3]])  # both columns find the same partner
+    1.0
+    """
     return float(cosines(X, Y).max(axis=1).mean())
 
 
 def matched_similarity(X: ArrayLike, Y: ArrayLike) -> float:
-    """Mean cosine under the best one-to-one matching of columns; columns left without a partner count zero."""
+    """Mean cosine under the best one-to-one matching of columns; columns left without a partner count zero.
+
+    Examples
+    --------
+    >>> from phenotaste import metrics
+    >>> metrics.matched_similarity([[1, 1], [0, 0]], [[2, 0], [0, 3]])  # the second is like nothing that is left
+    0.5
+    """
     from scipy.optimize import linear_sum_assignment
 
     C = cosines(X, Y)
@@ -112,7 +154,16 @@ def matched_similarity(X: ArrayLike, Y: ArrayLike) -> float:
 
 
 def dissimilarity(V: ArrayLike, V2: ArrayLike) -> float:
-    """The stability metric of Wu et al. 2016 for two starts: 0 when each finds the other's phenotypes."""
+    """The stability metric of Wu et al. 2016 for two starts: 0 when each finds the other's phenotypes.
+
+    Examples
+    --------
+    >>> from phenotaste import metrics
+    >>> metrics.dissimilarity([[1, 0], [0, 1]], [[0, 5], [2, 0]])  # the same two, in another order and size
+    0.0
+    >>> metrics.dissimilarity([[1, 0], [0, 1], [0, 0]], [[1, 0], [0, 0], [0, 1]])  # one of two found again
+    0.5
+    """
     C = cosines(V, V2)
     if C.shape[0] != C.shape[1]:
         raise InputError(f"Stability compares equal ranks, not {C.shape[0]} and {C.shape[1]}.")

@@ -77,7 +77,8 @@ class TASTE(Factorization):
     >>> model = TASTE(rank=4, random_state=0).fit(cohort)
     >>> model.W_.shape, model.V_.shape, model.F_.shape
     ((100, 4), (30, 4), (20, 4))
-    >>> scores = model.transform(cohort[:3])
+    >>> model.transform(cohort[:3]).shape  # scores of the first three patients, as if they were new
+    (3, 4)
     """
 
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -129,7 +130,16 @@ class TASTE(Factorization):
         self.verbose = verbose
 
     def fit(self, cohort: Cohort, y: Any = None) -> Self:
-        """Find the phenotypes of a cohort; y is ignored."""
+        """Find the phenotypes of a cohort; y is ignored.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, n_init=2, random_state=0).fit(cohort)
+        >>> model.outcome_, round(model.rmse_, 2), round(model.cpi_, 2)
+        ('converged', 0.41, 0.99)
+        """
         with self._around(), ExitStack() as at_end:
             engine, aligned = self._prepare(cohort)
             at_end.callback(getattr(engine, "close", nothing))
@@ -177,7 +187,18 @@ class TASTE(Factorization):
         return getattr(self.engine, "room", np.empty)
 
     def project(self, cohort: Cohort) -> Projection:
-        """Scores, courses and loss of patients under the fitted definitions."""
+        """Scores, courses and loss of patients under the fitted definitions.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort[:50])
+        >>> found = model.project(cohort[50:])
+        >>> first = found.U[found.offsets[0] : found.offsets[1]]  # the courses of the first patient
+        >>> first.shape == (cohort[50].n_visits, 3)
+        True
+        """
         check_is_fitted(self, "V_")
         self._need_cohort(cohort)
         rank = self.H_.shape[0]

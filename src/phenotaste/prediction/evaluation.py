@@ -36,7 +36,18 @@ DRIVER_RESAMPLES = 200  # of the regression on all patients; each is a fit
 
 
 class Progress(NamedTuple):
-    """What a callback is told after each fit."""
+    """What a callback is told after each fit.
+
+    Examples
+    --------
+    >>> from phenotaste import prediction, simulate
+    >>> cohort, truth = simulate.heart_failure(n_patients=300)
+    >>> said = []
+    >>> settings = {"ranks": 3, "splits": 1, "C": 1.0, "resamples": 20, "max_iter": 20}
+    >>> found = prediction.evaluate(cohort, baselines="raw", callback=said.append, **settings)
+    >>> [(progress.done, progress.total, progress.method) for progress in said]
+    [(1, 2, 'taste'), (2, 2, 'raw')]
+    """
 
     done: int
     total: int

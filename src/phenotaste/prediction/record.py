@@ -23,6 +23,8 @@ PREDICTIONS = "predictions.parquet"
 class Evaluation:
     """How well the phenotype scores predict, beside the other methods.
 
+    Attributes
+    ----------
     summary : a row for each method: AUC, AUPRC and Brier score as means over the splits, with intervals by resampled
         patients (`_low`, `_high`) and over the splits (`_splits_low`, `_splits_high`), calibration.
     comparison : TASTE's AUC less that of each other method, with the same two intervals.
@@ -31,6 +33,17 @@ class Evaluation:
     roc, calibration : the curves, in steps and groups large enough to be shown.
     model : TASTE fitted to all patients with the settings that validation chose; for describing, not for the figures.
     predictions : patient, split, method, case, risk of every test patient, where asked for; else None.
+    counts : patients and cases in each part, None where too few to be told; audit : what is not shown, and why.
+
+    Examples
+    --------
+    >>> from phenotaste import prediction, simulate
+    >>> cohort, truth = simulate.heart_failure(n_patients=300)
+    >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+    >>> found.methods, round(found.auc, 2)
+    (['taste', 'raw'], 0.7)
+    >>> found.coefficients[["phenotype", "odds_ratio"]].round(1).to_numpy().tolist()[0]
+    [2.0, 1.6]
     """
 
     summary: "pd.DataFrame"
@@ -53,19 +66,49 @@ class Evaluation:
 
     @property
     def methods(self) -> list[str]:
+        """Names of the methods, TASTE's first."""
         return [str(name) for name in self.summary["method"]]
 
     def row(self, method: str) -> "pd.Series[Any]":
+        """The row of `summary` for one method.
+
+        Examples
+        --------
+        >>> from phenotaste import prediction, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> round(float(found.row("raw")["auc"]), 2)
+        0.74
+        """
         return self.summary[self.summary["method"] == method].iloc[0]
 
     def plot(self, what: str = "roc") -> "Figure":
-        """A figure: "roc", "calibration", "auc" or "phenotypes"."""
+        """A figure: "roc", "calibration", "auc" or "phenotypes"; what stands for too few patients is refused.
+
+        Examples
+        --------
+        >>> from phenotaste import prediction, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> found.plot("auc").axes[0].get_xlabel()
+        'AUC on test patients'
+        """
         from phenotaste.prediction import figures
 
         return figures.draw(self, what)
 
     def as_dict(self) -> dict[str, Any]:
-        """In short, for JSON."""
+        """In short, for JSON.
+
+        Examples
+        --------
+        >>> from phenotaste import prediction, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> short = found.as_dict()
+        >>> short["patients"], short["cases"], short["tested_cases"]  # too few cases were tested on to be told
+        (300, 26, None)
+        """
         return {
             **self.counts,
             "rank": int(self.model.rank),

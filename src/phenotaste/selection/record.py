@@ -18,10 +18,24 @@ if TYPE_CHECKING:
 class Selection:
     """What a selection found.
 
+    Attributes
+    ----------
     table : a row for each cell of the grid; `chosen` marks the one that the rule named.
     best : the chosen cell's start with the lowest RMSE, fitted.
     evidence : for each phenotype of `best` the similarity with its partner in every other start and resample.
     consensus : the matched average of the cell's starts as a model, where asked for.
+    rule, start : the rule that chose, and the number of the start that is `best`.
+    definitions : V of every start of the chosen cell.
+
+    Examples
+    --------
+    >>> from phenotaste import selection, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> found = selection.select(cohort, ranks=[2, 3], n_init=2)
+    >>> found.table.loc[found.table["chosen"], ["rank", "starts"]].to_numpy().tolist()
+    [[3, 2]]
+    >>> found.best.V_.shape, bool((found.found_again["lowest"] > 0.99).all())
+    ((30, 3), True)
     """
 
     table: "pd.DataFrame"
@@ -34,6 +48,7 @@ class Selection:
 
     @property
     def rank(self) -> int:
+        """The number of phenotypes chosen."""
         return int(self.best.rank)
 
     @property
@@ -42,13 +57,31 @@ class Selection:
         return evidence_of.found_again(self.evidence)
 
     def plot(self, what: str = "stability") -> "Figure":
-        """A figure: "stability", "fit", "weights", "starts", "evidence" or, with a hold-out, "unseen"."""
+        """A figure: "stability", "fit", "weights", "starts", "evidence" or, with a hold-out, "unseen".
+
+        Examples
+        --------
+        >>> from phenotaste import selection, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> found = selection.select(cohort, ranks=[2, 3], n_init=2)
+        >>> found.plot("fit").axes[0].get_xlabel()
+        'number of phenotypes'
+        """
         from phenotaste.selection import figures
 
         return figures.draw(self, what)
 
     def as_dict(self) -> dict[str, Any]:
-        """The choice in short, for JSON."""
+        """The choice in short, for JSON.
+
+        Examples
+        --------
+        >>> from phenotaste import selection, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> found = selection.select(cohort, ranks=[2, 3], n_init=2)
+        >>> {name: found.as_dict()[name] for name in ("rule", "rank", "lam", "mu")}
+        {'rule': 'found-again', 'rank': 3, 'lam': 0.1, 'mu': 1.0}
+        """
         row = self.table[self.table["chosen"]].iloc[0]
         return {
             "rule": self.rule,

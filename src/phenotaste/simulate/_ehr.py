@@ -71,13 +71,15 @@ def ehr(
     rise, fall, come in an episode or stay; each visit draws its codes, all different, from the phenotypes
     active at that time and from a background. Codes count 1 to 3, static facts are 0 or 1.
 
-    separation: 1 gives every phenotype codes of its own, 0 makes all phenotypes the same.
+    With a `separation` of 1 every phenotype has codes of its own, with 0 all phenotypes are the same.
 
     The truth is in the scale of a fitted model: columns of V have unit norm and W carries the scale, so that
     W_kr is the norm of the expected codes from phenotype r over the visits of patient k. Drawing codes of a
     visit without repeats makes that a close approximation. There is no truth.U: at a million patients it
     would be larger than the data.
 
+    Examples
+    --------
     >>> from phenotaste import simulate
     >>> cohort, truth = simulate.ehr(20, random_state=1)
     >>> cohort.shape, cohort.static.shape, truth.W.shape

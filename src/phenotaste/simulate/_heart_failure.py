@@ -78,6 +78,8 @@ def heart_failure(
     the expectation of X_k is U_k diag(W_k) Vᵀ plus background. F holds the level chances times one constant,
     which brings W Fᵀ nearest to the expectation of A.
 
+    Examples
+    --------
     >>> from phenotaste import simulate
     >>> cohort, truth = simulate.heart_failure(n_patients=50, random_state=1)
     >>> cohort.shape, cohort.static.shape

@@ -33,13 +33,17 @@ def recovery(
 
     H, V, W and F are uniform on (0, 1), U_k = Q_k H, X_k = U_k diag(W_k) Vᵀ and A = W Fᵀ.
 
-    noise: the share of the elements of every X_k and of A that Gaussian noise is added to.
-    noise_scale: "unit" adds N(0, 1); "data" adds noise with the standard deviation of all elements of X to X,
+    Parameters
+    ----------
+    noise : the share of the elements of every X_k and of A that Gaussian noise is added to.
+    noise_scale : "unit" adds N(0, 1); "data" adds noise with the standard deviation of all elements of X to X,
         and with that of A to A. The paper does not say which. Noise makes elements negative: they stay so.
-    q: "partition" gives every visit to one of `rank` groups and scales the columns to unit norm, as the
+    q : "partition" gives every visit to one of `rank` groups and scales the columns to unit norm, as the
         paper's public demo does; "literal" is the paper's text, a binary Q_k with Q_kᵀQ_k = I, which leaves
         all visits but `rank` of them empty.
 
+    Examples
+    --------
     >>> from phenotaste import simulate
     >>> cohort, truth = simulate.recovery(noise=0.05, n_patients=10, random_state=1)
     >>> cohort.shape, truth.V.shape, truth.U.shape
