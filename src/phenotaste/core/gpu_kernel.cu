@@ -27,6 +27,7 @@
 #define KERNEL extern "C" __global__ void __launch_bounds__(NT, BLOCKS_AT_ONCE)
 #define UNROLL _Pragma("unroll")
 #define UNROLL_FEW _Pragma("unroll 4")
+#define ROLLED _Pragma("unroll 1")
 DEV double sum_warp(double x) {
   for (int far = 16; far > 0; far /= 2) x += __shfl_xor_sync(~0u, x, far);
   return x;
@@ -73,6 +74,7 @@ DEV double of_lane(const double *mine, int i) {  // entry i of a vector that the
 #define KERNEL extern "C" void
 #define UNROLL
 #define UNROLL_FEW
+#define ROLLED
 DEV double sum_warp(double x) { return x; }
 DEV double max_warp(double x) { return x; }
 DEV float from_lane(float x, int) { return x; }
@@ -94,7 +96,11 @@ DEV void atomicMax(int *to, int by) { *to = *to > by ? *to : by; }
 #define WARPS (NT / LANES)
 #define WARP (TID / LANES)
 #define LANE (TID % LANES)
+#ifdef __CUDACC__
+#define FOR(i, n) _Pragma("unroll 1") for (int i = TID; i < (n); i += NT)
+#else
 #define FOR(i, n) for (int i = TID; i < (n); i += NT)
+#endif
 #define FOR_LANE(i, first, n) for (int i = (first) + LANE; i < (n); i += LANES)
 #define TILE (NT / SPLIT)                    // visits at a time
 // A thread's own column of a square, and EACH rows of it, kept in registers: those of its group g.
@@ -309,7 +315,7 @@ DEV void look(const Task &t, int first, int visits, const float *U, const float 
   for (int at = 0; at < visits; at += TILE) {
     const int rows = visits - at < TILE ? visits - at : TILE;
     UNROLL_FEW
-    FOR(n, rows * R) {
+    for (int n = TID; n < rows * R; n += NT) {
       float now = U[at * R + n];
       tile[n] = reach > 0 ? ahead(now, before[at * R + n], (float)reach) : now;
     }
@@ -456,10 +462,14 @@ DEV void solve_scores(const Task &t, int patient, Desk k) {
   }
   if (!done) {  // pivoting went in circles: coordinate descent from there never goes up
     if (TID == 0) {
+      ROLLED
       for (int r = 0; r < R; r++) k.w[r] = k.w[r] > 0 ? k.w[r] : 0;
+      ROLLED
       for (int sweep = 0; sweep < 500; sweep++)
+        ROLLED
         for (int r = 0; r < R; r++) {
           double slope = -k.b[r];
+          ROLLED
           for (int s = 0; s < R; s++) slope = fma(gram[s * LD + r], k.w[s], slope);
           double to = k.w[r] - slope / gram[r * LD + r];
           if (gram[r * LD + r] > TINY) k.w[r] = to > 0 ? to : 0;
@@ -475,6 +485,7 @@ DEV void solve_scores(const Task &t, int patient, Desk k) {
   if (WARP == 0)
     FOR_LANE(m, 0, MASKS) {
       unsigned mask = 0;
+      ROLLED
       for (int r = 32 * m; r < R && r < 32 * m + 32; r++) mask |= (unsigned)(k.w[r] > 0) << (r % 32);
       t.passive[(long long)patient * MASKS + m] = mask;
     }
@@ -699,27 +710,23 @@ DEV void add_row(const float *gram, int r, float x, float (&slope)[MINE]) {
 }
 
 // Two sweeps of coordinate descent on one visit, the gradient kept; SPLIT neighbours share a visit.
+// The round before them moves from zero to where the courses are, and so makes the gradient, G u − right, from −right.
 DEV void sweep(const float *gram, const float *step, float (&u)[MINE], float (&slope)[MINE]) {
   const int part = TID % SPLIT;
-  UNROLL
-  for (int r = 0; r < R; r++) {  // slope = G u − right, from −right
-    if (step[r] < 0) continue;
-    const float x = from_lane(u[r / SPLIT], r % SPLIT);
-    if (anybody(x != 0)) add_row(gram, r, x, slope);
-  }
-  for (int round = 0; round < 2; round++) {
+  ROLLED
+  for (int round = 0; round < 3; round++) {
     UNROLL
     for (int r = 0; r < R; r++) {
       const float now = u[r / SPLIT];
       if (step[r] < 0) {  // without a score it stands alone: right / μ
         const float to = slope[r / SPLIT] * step[r];
-        if (part == r % SPLIT) u[r / SPLIT] = to > 0 ? to : (to == to ? 0.0f : to);
+        if (part == r % SPLIT && round > 0) u[r / SPLIT] = to > 0 ? to : (to == to ? 0.0f : to);
         continue;
       }
       float to = fmaf(-slope[r / SPLIT], step[r], now);
       to = to > 0 ? to : (to == to ? 0.0f : to);
-      const float move = from_lane(to - now, r % SPLIT);
-      if (part == r % SPLIT) u[r / SPLIT] = to;
+      const float move = from_lane(round > 0 ? to - now : now, r % SPLIT);
+      if (part == r % SPLIT && round > 0) u[r / SPLIT] = to;
       if (anybody(move != 0)) add_row(gram, r, move, slope);
     }
   }
@@ -730,7 +737,7 @@ DEV void solve_courses(const Task &t, int first, int at, int rows, double mu, co
                        double reach, Desk k) {
   float *old = (float *)(k.S0 + SQUARE), *pull = old + R * TILE, *B = pull + TILE * (R | 1);
   UNROLL_FEW
-  FOR(n, rows * R) {
+  for (int n = TID; n < rows * R; n += NT) {
     const int i = n / R, r = n % R;
     float now = U[at * R + n];
     old[r * TILE + i] = reach > 0 ? ahead(now, before[at * R + n], (float)reach) : now;
