@@ -1,4 +1,4 @@
-"""What mkdocs needs beyond docs/: pages that lie elsewhere in the repository, links between them, and every command's help.
+"""What mkdocs needs beyond docs/: pages that lie elsewhere in the repository, links to them, and every command's help.
 
 Links are written for readers of the repository (`../benchmarks/README.md`) and turned into the site's own here."""
 
