@@ -35,6 +35,14 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """Learn from labelled patients; without `y` the cohort's own labels are taken.
 
         `validation` is a labelled cohort to choose settings by; without it a part of `cohort` serves.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> model = baselines.RawLogistic(C=(0.1, 1.0), random_state=0).fit(cohort[:200], validation=cohort[200:])
+        >>> model.C_
+        1.0
         """
         need_cohort(cohort, self)
         self._check_settings()
@@ -46,18 +54,47 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, cohort: Cohort) -> Array:
-        """The probability of either class for each patient, K × 2; the columns are `classes_`."""
+        """The probability of either class for each patient, K × 2; the columns are `classes_`.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> model = baselines.RawLogistic(C=1.0, random_state=0).fit(cohort[:250])
+        >>> model.predict_proba(cohort[250:])[0].round(2).tolist()
+        [0.68, 0.32]
+        """
         check_is_fitted(self, "classes_")
         need_cohort(cohort, self)
         case = self._probability(cohort)
         return np.column_stack([1.0 - case, case])
 
     def predict(self, cohort: Cohort) -> Array:
-        """The likelier class of each patient."""
+        """The likelier class of each patient.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> model = baselines.RawLogistic(C=1.0, random_state=0).fit(cohort[:250])
+        >>> model.predict(cohort[280:284]).tolist()
+        [0, 1, 0, 0]
+        """
         return self.classes_[(self.predict_proba(cohort)[:, 1] > 0.5).astype(int)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted classifier as a folder; nothing in it is about a single patient."""
+        """Write the fitted classifier as a folder; nothing in it is about a single patient.
+
+        Examples
+        --------
+        >>> import os
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> model = baselines.RawLogistic(C=1.0, random_state=0).fit(cohort[:250])
+        >>> model.save("classifier")
+        >>> sorted(os.listdir("classifier"))
+        ['manifest.json', 'model.safetensors']
+        """
         check_is_fitted(self, "classes_")
         arrays = {name: getattr(self, name) for name in self._arrays} | self._more_arrays()
         arrays |= {"classes_": self.classes_, "feature_names": self._columns.feature_names}
@@ -69,7 +106,18 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; it predicts as it did before."""
+        """Read what `save` wrote; it predicts as it did before.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> model = baselines.RawLogistic(C=1.0, random_state=0).fit(cohort[:250])
+        >>> model.save("classifier")
+        >>> again = baselines.RawLogistic.load("classifier")
+        >>> bool((again.predict_proba(cohort) == model.predict_proba(cohort)).all())
+        True
+        """
         files, meta = store.read(path, cls._kind, mmap=False)
         try:
             arrays, figures = dict(files["model"]), dict(meta["figures"])
@@ -95,14 +143,17 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     @property
     def n_features_in_(self) -> int:
+        """How many temporal features the fit saw."""
         return self._columns.n_features
 
     @property
     def feature_names_in_(self) -> Array | None:
+        """Their names, by which new patients' features are matched; None where they had none."""
         return self._columns.feature_names
 
     @property
     def static_names_in_(self) -> Array | None:
+        """Names of the static features, likewise; None also where none are used."""
         return self._columns.static_names
 
     def _with_static(self) -> bool:

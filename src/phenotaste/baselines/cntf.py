@@ -149,6 +149,15 @@ class CNTF(ClassifierMixin, Factorization):
         """Find the phenotypes of a cohort and, if there are labels (y, or the cohort's own), learn to predict them.
 
         `validation` is a labelled cohort to stop the LSTM or choose C by; without it a part of `cohort` serves.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=100)
+        >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}  # without networks
+        >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
+        >>> model.classes_.tolist(), bool((model.loss_curve_[1:] < model.loss_curve_[:-1]).all())
+        ([0, 1], True)
         """
         aligned = self._read(cohort)
         need_counts(aligned)
@@ -167,7 +176,18 @@ class CNTF(ClassifierMixin, Factorization):
 
     def project(self, cohort: Cohort) -> Projection:
         """The likeliest courses under the fitted definitions, visit by visit; as in the authors' code the network that
-        regularised the fit has no say in it, so a patient scored alone or in any batch gets the same bits."""
+        regularised the fit has no say in it, so a patient scored alone or in any batch gets the same bits.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=100)
+        >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
+        >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
+        >>> found = model.project(cohort[:2])
+        >>> found.W.sum(axis=1).round(3).tolist()  # scores count events: together, all that a patient has
+        [62.0, 78.0]
+        """
         aligned, counts, S = self._projected(cohort)
         loss = self._losses(counts, S).sum(axis=1)
         W, U = scores_and_courses(counts.scale * S, cohort.offsets)
@@ -184,7 +204,17 @@ class CNTF(ClassifierMixin, Factorization):
         )
 
     def objective(self, cohort: Cohort) -> float:
-        """The whole objective, of the fitted courses if this is the cohort of the fit, else of projected ones."""
+        """The whole objective, of the fitted courses if this is the cohort of the fit, else of projected ones.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=100)
+        >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
+        >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
+        >>> round(model.objective(cohort) / float(model.loss_curve_[-1]), 8)
+        1.0
+        """
         if not is_fitted_on(self, cohort):
             return self.project(cohort).loss
         counts = _cntf_loop.counts_of(align(cohort, columns_of_fitted(self)).shard, self.scale_)
@@ -192,7 +222,17 @@ class CNTF(ClassifierMixin, Factorization):
         return float(self._losses(counts, self.U_ * self.W_[patient] / self.scale_).sum())
 
     def predict_proba(self, cohort: Cohort) -> Array:
-        """The probability of either class for each patient, K × 2; the columns are `classes_`."""
+        """The probability of either class for each patient, K × 2; the columns are `classes_`.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=100)
+        >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
+        >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
+        >>> model.predict_proba(cohort[:3]).sum(axis=1).round(6).tolist()
+        [1.0, 1.0, 1.0]
+        """
         check_is_fitted(self, "V_")
         if self.predictor_ is None:
             raise InputError("This CNTF was fitted without labels and cannot predict: fit it with y.")
@@ -210,17 +250,51 @@ class CNTF(ClassifierMixin, Factorization):
         return np.column_stack([1.0 - case, case])
 
     def predict(self, cohort: Cohort) -> Array:
-        """The likelier class of each patient."""
+        """The likelier class of each patient.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=100)
+        >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
+        >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
+        >>> model.predict(cohort[:3]).tolist()
+        [0, 0, 0]
+        """
         return self.classes_[(self.predict_proba(cohort)[:, 1] > 0.5).astype(int)]
 
     def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
-        """Write the model as a folder; without `include_patients` nothing in it is about a single patient."""
+        """Write the model as a folder; without `include_patients` nothing in it is about a single patient.
+
+        Examples
+        --------
+        >>> import os
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=100)
+        >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
+        >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
+        >>> model.save("model")
+        >>> sorted(os.listdir("model"))
+        ['manifest.json', 'model.safetensors', 'networks.safetensors']
+        """
         check_is_fitted(self, "V_")
         model_file.save(self, path, include_patients, self._more_figures, {"networks": self._networks()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; it scores and predicts exactly as it did before."""
+        """Read a model that `save` wrote; it scores and predicts exactly as it did before.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=100)
+        >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
+        >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
+        >>> model.save("model")
+        >>> again = baselines.CNTF.load("model")
+        >>> bool((again.predict_proba(cohort) == model.predict_proba(cohort)).all())
+        True
+        """
         model = super().load(path)
         model.device = "cpu"  # where it was fitted is no matter of the model
         try:

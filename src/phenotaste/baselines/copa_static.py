@@ -33,7 +33,16 @@ class CopaStatic(Copa):
     """
 
     def objective(self, cohort: Cohort) -> float:
-        """The squared error (halved) of all entries that this method sees; `metrics.objective` asks for it."""
+        """The squared error (halved) of all entries that this method sees; `metrics.objective` asks for it.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.recovery(n_patients=20)
+        >>> model = baselines.CopaStatic(rank=4, random_state=0, max_iter=20).fit(cohort)
+        >>> round(model.objective(cohort) / float(model.loss_curve_[-1]), 8)
+        1.0
+        """
         if not metrics.is_fitted_on(self, cohort):
             return self.project(cohort).loss
         shard, _ = self._factorised(align(cohort, columns_of_fitted(self)), len(self.V_))

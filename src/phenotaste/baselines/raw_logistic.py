@@ -75,7 +75,16 @@ class RawLogistic(Classifier):
         self.random_state = random_state
 
     def coefficients(self) -> "pd.DataFrame":
-        """The features the lasso kept, heaviest first: feature, kind (temporal or static), weight."""
+        """The features the lasso kept, heaviest first: feature, kind (temporal or static), weight.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> model = baselines.RawLogistic(C=1.0, random_state=0).fit(cohort[:250])
+        >>> model.coefficients().round(2).head(2).to_numpy().tolist()
+        [['Dx_Conduction disorders [105.]', 'temporal', 2.13], ['Dx_Diabetes with renal manifestations', 'temporal', 1.34]]
+        """
         import pandas as pd
 
         check_is_fitted(self, "classes_")
