@@ -21,7 +21,16 @@ DIGITS = 3  # significant ones; more would say nothing to a reader
 
 @dataclass(frozen=True)
 class Suppressed:
-    """An entry of the audit list: what is not shown, where, and why. It holds no count of patients."""
+    """An entry of the audit list: what is not shown, where, and why. It holds no count of patients.
+
+    Examples
+    --------
+    >>> from phenotaste.disclosure import Gate
+    >>> gate = Gate()
+    >>> gate.count("overview", "cases", 4)
+    >>> gate.audit[0].where, gate.audit[0].reason
+    ('overview', 'fewer than 11 patients, or fewer could be told by subtraction')
+    """
 
     where: str
     what: str
@@ -34,6 +43,8 @@ class Gate:
 
     `audit` lists what was held back.
 
+    Examples
+    --------
     >>> gate = Gate()
     >>> gate.count("overview", "cases", 4), gate.count("overview", "cases", 40)
     (None, 40)
@@ -49,13 +60,32 @@ class Gate:
 
     @property
     def reason(self) -> str:
+        """What the audit list says of what is held back."""
         return f"fewer than {self.fewest} patients, or fewer could be told by subtraction"
 
     def note(self, where: str, what: str, reason: str | None = None) -> None:
+        """Add to the audit list.
+
+        Examples
+        --------
+        >>> from phenotaste.disclosure import Gate
+        >>> gate = Gate()
+        >>> gate.note("map", "patients", "points are of single patients")
+        >>> gate.audit
+        [Suppressed(where='map', what='patients', reason='points are of single patients')]
+        """
         self.audit.append(Suppressed(where, what, reason or self.reason))
 
     def few(self, counts: Any) -> Any:
-        """Whether a count, or each of several, must not be seen."""
+        """Whether a count, or each of several, must not be seen.
+
+        Examples
+        --------
+        >>> from phenotaste.disclosure import Gate
+        >>> gate = Gate()
+        >>> gate.few([0, 1, 10, 11])
+        array([False,  True,  True, False])
+        """
         found = np.asarray(counts)
         return (found > 0) & (found < (0 if self.trusted else self.fewest))
 
@@ -65,14 +95,30 @@ class Gate:
         return 1 if self.trusted else self.fewest
 
     def count(self, where: str, what: str, count: int, *differences: int) -> int | None:
-        """A count, unless it or one of the `differences` a reader can take with other shown counts is small."""
+        """A count, unless it or one of the `differences` a reader can take with other shown counts is small.
+
+        Examples
+        --------
+        >>> from phenotaste.disclosure import Gate
+        >>> gate = Gate()
+        >>> gate.count("overview", "women", 95), gate.count("overview", "women", 95, 100 - 95)
+        (95, None)
+        """
         if any(self.few(n) for n in (count, *differences)):
             self.note(where, what)
             return None
         return int(count)
 
     def number(self, where: str, what: str, value: float, backed_by: int) -> float | None:
-        """A mean, quantile or effect of so many patients, rounded; None also for what is not a number."""
+        """A mean, quantile or effect of so many patients, rounded; None also for what is not a number.
+
+        Examples
+        --------
+        >>> from phenotaste.disclosure import Gate
+        >>> gate = Gate()
+        >>> gate.number("profile", "age", 61.234, backed_by=40), gate.number("profile", "age", 61.234, backed_by=4)
+        (61.2, None)
+        """
         if backed_by < self.smallest_group:
             if backed_by:  # nothing is hidden of nobody
                 self.note(where, what)
@@ -80,7 +126,15 @@ class Gate:
         return rounded(value)
 
     def parts(self, where: str, what: str, counts: Sequence[int] | Counts) -> list[int | None]:
-        """Counts whose total is known: also the next larger where the hidden ones together are still too few."""
+        """Counts whose total is known: also the next larger where the hidden ones together are still too few.
+
+        Examples
+        --------
+        >>> from phenotaste.disclosure import Gate
+        >>> gate = Gate()
+        >>> gate.parts("overview", "leading patients", [4, 100, 30])  # 4 alone could be had by subtraction
+        [None, 100, None]
+        """
         found = np.asarray(counts, np.int64)
         hidden = self.few(found)
         while hidden.any() and self.few(int(found[hidden].sum())):
@@ -97,6 +151,13 @@ class Gate:
         """Counts of which each is what is left of the one before: no two that are shown differ by 1 to 10.
 
         The last one is known anyhow (it is the size of the cohort), so it is kept, and the rest gives way to it.
+
+        Examples
+        --------
+        >>> from phenotaste.disclosure import Gate
+        >>> gate = Gate()
+        >>> gate.chain("attrition", "patients", [1000, 506, 500])
+        [1000, None, 500]
         """
         shown: list[int | None] = []
         for n in reversed(counts):
@@ -114,6 +175,16 @@ class Gate:
         these only the total together is. Hidden is a rectangle, some rows by some columns. Of a rectangle nothing but
         the sums of its rows and of its columns can be told, so it grows until none of these sums is small; the whole
         table always will do. The caller notes what is hidden.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from phenotaste.disclosure import Gate
+        >>> gate = Gate()
+        >>> gate.table(np.array([[40, 3], [60, 50], [30, 20]]))  # the 3, and what would give it away
+        array([[ True,  True],
+               [False, False],
+               [ True,  True]])
         """
         open_rows = np.ones(len(counts), bool) if rows is None else rows
         open_columns = np.ones(counts.shape[1], bool) if columns is None else columns
@@ -148,6 +219,8 @@ class Gate:
 def rounded(value: float | None, digits: int = DIGITS) -> float | None:
     """To so many significant digits; None for what is not a finite number.
 
+    Examples
+    --------
     >>> rounded(0.123456), rounded(98765.4), rounded(float("nan"))
     (0.123, 98800.0, None)
     """

@@ -28,7 +28,17 @@ SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"
 
 
 def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any:
-    """What `Cohort.to_anndata` gives."""
+    """What `Cohort.to_anndata` gives.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.ecosystem import to_anndata
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> adata = to_anndata(cohort, TASTE(rank=3, random_state=0).fit(cohort))
+    >>> adata.shape, adata.obsm["X_taste"].shape, adata.varm["taste"].shape
+    ((60, 30), (60, 3), (30, 3))
+    """
     anndata = need_anndata()
     phenotypes = [] if model is None else phenotypes_of(model)
     found = None if model is None else model.project(cohort)
@@ -63,7 +73,16 @@ def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any
 
 
 def from_anndata(adata: Any) -> Cohort:
-    """The cohort that `to_anndata` was given: the patients and features that are still there, in their order now."""
+    """The cohort that `to_anndata` was given: the patients and features that are still there, in their order now.
+
+    Examples
+    --------
+    >>> from phenotaste import Cohort
+    >>> from phenotaste.ecosystem import from_anndata, to_anndata
+    >>> cohort = Cohort([[1, 0], [0, 1], [3, 0]], offsets=[0, 2, 3], feature_names=["gout", "cough"])
+    >>> from_anndata(to_anndata(cohort)[:, ["gout"]]).visits.toarray().ravel()
+    array([1., 0., 3.])
+    """
     kept = getattr(adata, "uns", {}).get(OURS)
     if not isinstance(kept, dict) or VISITS not in kept:
         raise InputError(
@@ -102,7 +121,17 @@ def from_anndata(adata: Any) -> Cohort:
 def write_anndata(
     cohort: Cohort, path: str | os.PathLike[str], model: Any = None, *, visits: bool = True
 ) -> None:
-    """Write `to_anndata` as a file (.h5ad), whole or not at all; it is patient-level, and only you can read it."""
+    """Write `to_anndata` as a file (.h5ad), whole or not at all; it is patient-level, and only you can read it.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> from phenotaste import Cohort
+    >>> from phenotaste.ecosystem import write_anndata
+    >>> write_anndata(Cohort([[1, 0], [0, 1], [3, 0]], offsets=[0, 2, 3]), "cohort.h5ad")
+    >>> anndata.read_h5ad("cohort.h5ad").obs["visits"].tolist()
+    [2, 1]
+    """
     need_anndata()
     with replacing(path, private=True) as file:
         to_anndata(cohort, model, visits=visits).write_h5ad(file.name)

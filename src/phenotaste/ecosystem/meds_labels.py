@@ -28,12 +28,13 @@ def write_meds_labels(
     A row for each patient with visits: subject_id, prediction_time (the last visit), boolean_value (whether the
     patient has the phenotype) and float_value (the measure that the rule compares). Patient-level.
 
-    >>> import tempfile
+    Examples
+    --------
     >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.ecosystem import Rule, write_meds_labels
     >>> cohort, truth = simulate.heart_failure(50, random_state=0)
     >>> model = TASTE(rank=2, random_state=0, max_iter=5).fit(cohort)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     written = write_meds_labels(model, cohort[5:], f"{folder}/out", Rule("share", 0.6))
+    >>> written = write_meds_labels(model, cohort[5:], "labels", Rule("share", 0.6))
     >>> written.files
     ['definition.json', 'phenotype_1.parquet', 'phenotype_2.parquet']
     """

@@ -26,12 +26,30 @@ class Rule(NamedTuple):
 
     The share is part of one, so that one half makes a sense of its own; scores and intensities have no size that
     could be named without looking at them.
+
+    Examples
+    --------
+    >>> from phenotaste.ecosystem import Rule
+    >>> Rule()
+    Rule(measure='share', threshold=0.5)
+    >>> Rule("score", threshold=2.5).measure
+    'score'
     """
 
     measure: Measure = "share"
     threshold: float = MAJORITY
 
     def check(self) -> None:
+        """Refuse a measure that there is not, and a threshold that nobody or everybody reaches.
+
+        Examples
+        --------
+        >>> from phenotaste.ecosystem import Rule
+        >>> Rule("share", threshold=2.0).check()
+        Traceback (most recent call last):
+            ...
+        phenotaste.errors.InputError: The threshold is 2.0, and no share exceeds 1: give one up to 1.
+        """
         if self.measure not in MEASURES:
             raise InputError(f"measure is {self.measure!r}: choose one of {', '.join(MEASURES)}.")
         if not 0 < self.threshold < np.inf:

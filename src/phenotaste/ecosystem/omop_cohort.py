@@ -34,12 +34,13 @@ def write_omop_cohort(
 
     Phenotypes get the ids first_id, first_id + 1, ... in their order. Patient-level.
 
-    >>> import tempfile
+    Examples
+    --------
     >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.ecosystem import Rule, write_omop_cohort
     >>> cohort, truth = simulate.heart_failure(50, random_state=0)
     >>> model = TASTE(rank=2, random_state=0, max_iter=5).fit(cohort)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     written = write_omop_cohort(model, cohort[5:], f"{folder}/out", Rule("share", 0.6))
+    >>> written = write_omop_cohort(model, cohort[5:], "omop", Rule("share", 0.6))
     >>> written.files
     ['cohort.csv', 'cohort_definition.csv', 'definition.json']
     """

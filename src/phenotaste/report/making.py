@@ -39,6 +39,17 @@ def write(
     folder of `phenotaste select`, for how stable they are. `figures` and `tables` are folders for the same as
     PNG and PDF, CSV and LaTeX. Nothing shown stands for fewer than 11 patients, unless `trusted` switches that off.
     All files are there at the end, or none. `step` is told what is being done.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, report, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> content = report.write(model, "report.html", cohort)
+    >>> len(content.phenotypes), content.fewest  # nothing on the page stands for fewer patients than that
+    (3, 11)
+    >>> open("report.html").read(15)
+    '<!doctype html>'
     """
     folders = [check_folder(folder) for folder in (figures, tables) if folder is not None]
     if check_file(path) in folders:

@@ -22,7 +22,14 @@ VISITS_AT_A_TIME = 2**20
 
 
 class Scoring(NamedTuple):
-    """What was scored, in a few numbers."""
+    """What was scored, in a few numbers: what `write_scores` returns.
+
+    Examples
+    --------
+    >>> from phenotaste.report.scores import Scoring
+    >>> Scoring(60, 2980, short_histories=2, unknown_features=1, absent_features=0, objective=8206.9).unknown_features
+    1
+    """
 
     patients: int
     visits: int
@@ -42,6 +49,18 @@ def write_scores(
 
     Under a review, columns have the reviewer's names, those of merged phenotypes are added up, and those of rejected
     ones are left out. The files' metadata say, under "phenotaste", which model and which phenotypes they are of.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.report.scores import write_scores
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> write_scores(model, cohort, "scores.parquet").patients
+    60
+    >>> pd.read_parquet("scores.parquet").columns[:7].tolist()
+    ['patient', 'phenotype_1', 'phenotype_2', 'phenotype_3', 'share_1', 'share_2', 'share_3']
     """
     import pyarrow.parquet as pq
 

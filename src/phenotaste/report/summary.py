@@ -10,6 +10,18 @@ from phenotaste.taste import TASTE
 
 @dataclass(frozen=True)
 class FitSummary:
+    """What `fit_summary` returns; `seconds` is None where nobody said how long the fit took.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, report, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> found = report.fit_summary(model)
+    >>> found.patients, found.iterations, found.converged, found.advice
+    (60, 18, True, 'The objective stopped improving.')
+    """
+
     phenotypes: int
     features: int
     static_features: int
@@ -28,10 +40,20 @@ class FitSummary:
 
     @property
     def converged(self) -> bool:
+        """Whether the fit ended because the objective stopped improving."""
         return self.outcome == Outcome.CONVERGED
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what is not a finite number becomes None."""
+        """For JSON: what is not a finite number becomes None.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, report, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> report.fit_summary(model).as_dict()["outcome"]
+        'converged'
+        """
         record = asdict(self) | {"converged": self.converged}
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -39,7 +61,16 @@ class FitSummary:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """Label and text of each line, for those who fitted the model: small counts are among them."""
+        """Label and text of each line, for those who fitted the model: small counts are among them.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, report, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> dict(report.fit_summary(model).lines())["CPI"]
+        '0.991 (near 1, the phenotypes are unique)'
+        """
         found = [
             ("Patients", f"{self.patients:,}"),
             ("Visits", f"{self.visits:,}"),
@@ -63,7 +94,19 @@ class FitSummary:
 
 
 def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
-    """The summary of a fitted model; how long the fit took is the caller's to tell."""
+    """The summary of a fitted model; how long the fit took is the caller's to tell.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, report, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> for label, text in report.fit_summary(model, seconds=0.4).lines()[-3:]:
+    ...     print(f"{label}: {text}")
+    Iterations: 18 (best of 1 start)
+    Time: 0.4 s
+    Outcome: converged
+    """
     return FitSummary(
         phenotypes=model.V_.shape[1],
         features=model.V_.shape[0],

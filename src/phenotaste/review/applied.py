@@ -94,17 +94,48 @@ class Reviewed:
 
     @property
     def W_(self) -> Matrix:
+        """Scores of the patients of the fit, where the model has them."""
         return self.add_up(self.model.W_)
 
     @property
     def U_(self) -> Matrix:
+        """Courses of the patients of the fit, where the model has them."""
         return self.courses(self.model.W_, self.model.U_, self.model.offsets_)
 
     def labels(self) -> list[str]:
-        """Names for columns: the reviewer's, made unique, or the phenotype's number."""
+        """Names for columns: the reviewer's, made unique, or the phenotype's number.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> reviewed.labels()
+        ['Gout', '2']
+        """
         return unique([group.name or str(group.number) for group in self.groups])
 
     def get_feature_names_out(self, input_features: Any = None) -> Matrix:
+        """The names, as scikit-learn asks for them.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> reviewed.get_feature_names_out().tolist()
+        ['Gout', 'Phenotype 2']
+        """
         return np.array(self.names, dtype=object)
 
     def phenotypes(
@@ -114,6 +145,19 @@ class Reviewed:
 
         With scale="matrix" weights are shares of the largest entry of the model's own matrix, so that those of
         a phenotype which was not merged are what they were.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> reviewed.phenotypes(top=1)[["phenotype", "name", "kind"]].to_numpy().tolist()
+        [[1, 'Gout', 'temporal'], [1, 'Gout', 'static'], [2, 'Phenotype 2', 'temporal'], [2, 'Phenotype 2', 'static']]
         """
         table = phenotypes.definitions(
             self.V_,
@@ -131,26 +175,103 @@ class Reviewed:
         return table
 
     def transform(self, cohort: Cohort) -> Matrix:
-        """Scores of patients, a column for each phenotype that was kept."""
+        """Scores of patients, a column for each phenotype that was kept.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> reviewed.transform(cohort[:4]).shape
+        (4, 2)
+        """
         return self.add_up(self.model.project(cohort).W)
 
     def frame(self, cohort: Cohort) -> "pd.DataFrame":
-        """Scores of patients as a table: patient ids as index, the names as columns."""
+        """Scores of patients as a table: patient ids as index, the names as columns.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> print(reviewed.frame(cohort[:2]).round(1))
+           Gout  Phenotype 2
+        0  14.0          2.4
+        1  10.9          9.4
+        """
         import pandas as pd
 
         return pd.DataFrame(self.transform(cohort), index=cohort.patient_ids, columns=self.names)
 
     def project(self, cohort: Cohort) -> Any:
-        """Scores and courses of patients, in a record as the model's `project` gives; losses are the model's."""
+        """Scores and courses of patients, in a record as the model's `project` gives; losses are the model's.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> found = reviewed.project(cohort[:4])
+        >>> found.W.shape, found.U.shape == (cohort[:4].n_visits, 2)
+        ((4, 2), True)
+        """
         found = self.model.project(cohort)
         return found._replace(W=self.add_up(found.W), U=self.courses(found.W, found.U, found.offsets))
 
     def add_up(self, W: Matrix) -> Matrix:
-        """Columns for each of the model's phenotypes (scores, shares) as columns for each of these."""
+        """Columns for each of the model's phenotypes (scores, shares) as columns for each of these.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> reviewed.add_up(np.array([[1.0, 2.0, 3.0]]))
+        array([[4., 2.]])
+        """
         return np.column_stack([W[:, members].sum(axis=1) for members in self._members])
 
     def courses(self, W: Matrix, U: Matrix, offsets: Matrix) -> Matrix:
-        """The model's courses as courses of these phenotypes: for each, score × course adds up."""
+        """The model's courses as courses of these phenotypes: for each, score × course adds up.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> blank = Review.blank(model, names={1: "Gout"})
+        >>> merged = Decision(3, status="merged", merge_with=1)
+        >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
+        >>> one_patient, her_courses = np.array([[1.0, 2.0, 3.0]]), np.array([[8.0, 1.0, 0.0], [4.0, 1.0, 4.0]])
+        >>> reviewed.courses(one_patient, her_courses, np.array([0, 2]))
+        array([[2., 1.],
+               [4., 1.]])
+        """
         owner = np.repeat(np.arange(len(W)), np.diff(offsets))
         found = np.empty((len(U), len(self.groups)), U.dtype)
         for g, members in enumerate(self._members):

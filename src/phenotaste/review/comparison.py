@@ -15,7 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`table` has a row for each phenotype; its columns end in the number of the reviewer, counted from 1."""
+    """What `compare` returns.
+
+    Attributes
+    ----------
+    table : a row for each phenotype; its columns end in the number of the reviewer, counted from 1.
+    agreed : phenotypes about which all say the same.
+    kappa : Cohen's, of the verdicts; None where everybody gave everything the same one.
+
+    Examples
+    --------
+    >>> from phenotaste.review import Decision, Review, compare
+    >>> ann = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="rejected")), reviewer="Ann")
+    >>> bob = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="accepted")), reviewer="Bob")
+    >>> found = compare([ann, bob])
+    >>> found.agreement, found.reviewers, found.table["agree"].tolist()
+    (0.5, ['Ann', 'Bob'], [True, False])
+    """
 
     table: "pd.DataFrame"
     reviewers: list[str]
@@ -25,9 +41,19 @@ class Comparison:
 
     @property
     def agreement(self) -> float:
+        """The share of phenotypes about which all say the same."""
         return self.agreed / self.phenotypes
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON, the table as a list of rows.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review, compare
+        >>> both = [Review("0" * 64, (Decision(1, status=status),)) for status in ("accepted", "rejected")]
+        >>> compare(both).as_dict()["agreed"]
+        0
+        """
         return {
             "reviewers": self.reviewers,
             "agreed": self.agreed,
@@ -44,6 +70,15 @@ def compare(reviews: Sequence[str | os.PathLike[str] | Mapping[str, Any] | Revie
     Reviewers agree about a phenotype when both reject it, both accept it or both leave it open, merged with the same
     others or with none; which of the merged ones carries the name makes no difference. Kappa counts a phenotype that
     is merged with any other as "merged"; of more than two reviews it is the mean over all pairs.
+
+    Examples
+    --------
+    >>> from phenotaste.review import Decision, Review, compare
+    >>> ann = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="rejected")), reviewer="Ann")
+    >>> bob = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="accepted")), reviewer="Bob")
+    >>> found = compare([ann, bob])
+    >>> found.agreed, found.phenotypes, found.kappa
+    (1, 2, 0.0)
     """
     import pandas as pd
 

@@ -25,7 +25,14 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about one phenotype; `merge_with` only where the status is "merged"."""
+    """What was decided about one phenotype; `merge_with` only where the status is "merged".
+
+    Examples
+    --------
+    >>> from phenotaste.review import Decision
+    >>> Decision(2, "Gout", comment="with the drugs for it", status="accepted").name
+    'Gout'
+    """
 
     phenotype: int
     name: str = ""
@@ -35,7 +42,16 @@ class Decision:
 
 
 class Group(NamedTuple):
-    """A phenotype that a review keeps, with those merged into it: all numbers count from 1."""
+    """A phenotype that a review keeps, with those merged into it: all numbers count from 1.
+
+    Examples
+    --------
+    >>> from phenotaste.review import Decision, Review
+    >>> gout, flu = Decision(1, "Gout", status="accepted"), Decision(2, "Flu", status="rejected")
+    >>> review = Review("0" * 64, (gout, flu, Decision(3, status="merged", merge_with=1)), date="2026-01-31")
+    >>> review.groups()
+    [Group(number=1, name='Gout', status='accepted', comment='', members=(1, 3))]
+    """
 
     number: int
     name: str  # one line of printable text, or empty
@@ -46,7 +62,23 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Review:
-    """One decision for every phenotype of the model with this fingerprint, in order of their numbers."""
+    """One decision for every phenotype of the model with this fingerprint, in order of their numbers.
+
+    Attributes
+    ----------
+    model : the fingerprint.
+    decisions : one for each phenotype.
+    order : phenotypes as the reviewer sorted them; the others follow by number.
+    reviewer, date : who, and when; today by default.
+
+    Examples
+    --------
+    >>> from phenotaste.review import Decision, Review
+    >>> gout, flu = Decision(1, "Gout", status="accepted"), Decision(2, "Flu", status="rejected")
+    >>> review = Review("0" * 64, (gout, flu, Decision(3, status="merged", merge_with=1)), date="2026-01-31")
+    >>> [decision.status for decision in review.decisions]
+    ['accepted', 'rejected', 'merged']
+    """
 
     model: str
     decisions: tuple[Decision, ...]
@@ -56,14 +88,34 @@ class Review:
 
     @classmethod
     def blank(cls, model: Any, reviewer: str = "", names: Mapping[int, str] | None = None) -> "Review":
-        """A review of a fitted model with everything still open, dated today."""
+        """A review of a fitted model with everything still open, dated today.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Review
+        >>> cohort, truth = simulate.recovery(n_patients=20)
+        >>> review = Review.blank(TASTE(rank=2, random_state=0, max_iter=20).fit(cohort), names={1: "Gout"})
+        >>> [(decision.name, decision.status) for decision in review.decisions]
+        [('Gout', 'open'), ('', 'open')]
+        """
         names = names or {}
         found = tuple(Decision(r + 1, names.get(r + 1, "")) for r in range(model.V_.shape[1]))
         return cls(fingerprint(model), found, reviewer=reviewer)
 
     @classmethod
     def read(cls, source: "str | os.PathLike[str] | Mapping[str, Any] | Review") -> "Review":
-        """A review from its file, from what its file holds, or as it is; anything unsound is refused."""
+        """A review from its file, from what its file holds, or as it is; anything unsound is refused.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> gout, flu = Decision(1, "Gout", status="accepted"), Decision(2, "Flu", status="rejected")
+        >>> review = Review("0" * 64, (gout, flu, Decision(3, status="merged", merge_with=1)), date="2026-01-31")
+        >>> review.write("review.json")
+        >>> Review.read("review.json") == review
+        True
+        """
         from phenotaste.review.reading import json_of, review_of
 
         if isinstance(source, Review):
@@ -73,7 +125,17 @@ class Review:
         return review_of(json_of(Path(source)), str(source))
 
     def as_dict(self) -> dict[str, Any]:
-        """What the file holds."""
+        """What the file holds.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> gout, flu = Decision(1, "Gout", status="accepted"), Decision(2, "Flu", status="rejected")
+        >>> review = Review("0" * 64, (gout, flu, Decision(3, status="merged", merge_with=1)), date="2026-01-31")
+        >>> found = review.as_dict()
+        >>> found["format"], found["date"], found["decisions"][0]["name"]
+        ('phenotaste-review', '2026-01-31', 'Gout')
+        """
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -86,7 +148,18 @@ class Review:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, whole or not at all.
+
+        Examples
+        --------
+        >>> import json
+        >>> from phenotaste.review import Decision, Review
+        >>> gout, flu = Decision(1, "Gout", status="accepted"), Decision(2, "Flu", status="rejected")
+        >>> review = Review("0" * 64, (gout, flu, Decision(3, status="merged", merge_with=1)), date="2026-01-31")
+        >>> review.write("review.json")
+        >>> json.load(open("review.json"))["phenotypes"]
+        3
+        """
         text = json.dumps(Review.read(self).as_dict(), ensure_ascii=False, indent=1) + "\n"
         target = Path(os.path.realpath(path))
         draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
@@ -101,14 +174,32 @@ class Review:
             raise
 
     def home(self, number: int) -> int:
-        """The phenotype that this one ends up in, through all merges."""
+        """The phenotype that this one ends up in, through all merges.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> gout, flu = Decision(1, "Gout", status="accepted"), Decision(2, "Flu", status="rejected")
+        >>> review = Review("0" * 64, (gout, flu, Decision(3, status="merged", merge_with=1)), date="2026-01-31")
+        >>> review.home(3), review.home(2)
+        (1, 2)
+        """
         decision = self.decisions[number - 1]
         while decision.merge_with is not None:
             decision = self.decisions[decision.merge_with - 1]
         return decision.phenotype
 
     def groups(self) -> list[Group]:
-        """The phenotypes that stay, merged and in the reviewer's order; rejected ones are left out."""
+        """The phenotypes that stay, merged and in the reviewer's order; rejected ones are left out.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> gout, flu = Decision(1, "Gout", status="accepted"), Decision(2, "Flu", status="rejected")
+        >>> review = Review("0" * 64, (gout, flu, Decision(3, status="merged", merge_with=1)), date="2026-01-31")
+        >>> [(group.name, group.members) for group in review.groups()]
+        [('Gout', (1, 3))]
+        """
         members: dict[int, list[int]] = {}
         for decision in self.decisions:
             members.setdefault(self.home(decision.phenotype), []).append(decision.phenotype)
@@ -123,7 +214,19 @@ class Review:
         ]
 
     def check_model(self, model: Any) -> None:
-        """Refuse the review where it was made of another model than this one."""
+        """Refuse the review where it was made of another model than this one.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Review
+        >>> cohort, truth = simulate.recovery(n_patients=20)
+        >>> one, other = (TASTE(rank=2, random_state=seed, max_iter=5).fit(cohort) for seed in (0, 1))
+        >>> Review.blank(one).check_model(other)
+        Traceback (most recent call last):
+            ...
+        phenotaste.errors.InputError: The review was made of another model: ...
+        """
         if self.model != fingerprint(model) or len(self.decisions) != model.V_.shape[1]:
             raise InputError(
                 "The review was made of another model: use the model that its report was written from, "
@@ -137,7 +240,18 @@ def one_line(text: str) -> str:
 
 
 def fingerprint(model: Any) -> str:
-    """SHA-256 of a fitted model's definitions: the same before and after saving, on any machine."""
+    """SHA-256 of a fitted model's definitions: the same before and after saving, on any machine.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.review import fingerprint
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> model = TASTE(rank=2, random_state=0, max_iter=5).fit(cohort)
+    >>> model.save("model")
+    >>> fingerprint(TASTE.load("model")) == fingerprint(model), len(fingerprint(model))
+    (True, 64)
+    """
     digest = hashlib.sha256()
 
     def add(part: bytes) -> None:
