@@ -139,13 +139,17 @@ def run_shell(block: Block, folder: Path) -> None:
 
 
 def run_here(words: list[str]) -> None:
-    printed = StringIO()
-    with patch.object(sys, "argv", words), redirect_stdout(printed), redirect_stderr(printed):
+    printed, complaints = StringIO(), StringIO()
+    words, file = (words[:-2], words[-1]) if words[-2:-1] == [">"] else (words, None)
+    with patch.object(sys, "argv", words), redirect_stdout(printed), redirect_stderr(complaints):
         try:
             main()
         except SystemExit as end:
             status = end.code
-    assert status == 0, f"{' '.join(words)}\nended with {status}\n{printed.getvalue()}"
+    told = printed.getvalue() + complaints.getvalue()
+    assert status == 0, f"{' '.join(words)}\nended with {status}\n{told}"
+    if file:
+        Path(file).write_text(printed.getvalue(), encoding="utf-8")
 
 
 def check(block: Block) -> None:

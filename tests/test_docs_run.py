@@ -45,6 +45,14 @@ assert (a, b) == (1, 3)
 assert open("home.txt").read().strip().endswith("reader")
 ```
 
+```sh
+phenotaste cohort omop --template > study.toml   # every setting
+```
+
+```sh
+grep -q min_visits study.toml
+```
+
 <!-- not run: takes hours -->
 ```sh
 phenotaste fit COHORT --rank 40 \\
@@ -54,7 +62,7 @@ phenotaste fit COHORT --rank 40 \\
 
 
 def test_blocks_of_a_page_run_in_order_in_one_folder_with_the_same_names(tmp_path):
-    assert page_with(tmp_path, WORKS) == 4
+    assert page_with(tmp_path, WORKS) == 6
 
 
 BROKEN = {
