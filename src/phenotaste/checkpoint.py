@@ -41,6 +41,20 @@ class Checkpoint:
     every : or after every so many iterations.
     resume : go on from the checkpoint in the folder. Without, a folder that has one is refused.
     keep : leave it there after the fit, until `finish` is called.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.checkpoint import Checkpoint
+    >>> from phenotaste.engines.threads import InMemory
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> settings = {"rank": 4, "max_iter": 5, "random_state": 0}
+    >>> broken_off = InMemory(Checkpoint("kept", every=2, keep=True))
+    >>> TASTE(**settings, engine=broken_off, callback=lambda now: now.iteration == 3).fit(cohort).outcome_
+    'stopped'
+    >>> gone_on = TASTE(**settings, engine=InMemory(Checkpoint("kept", resume=True))).fit(cohort)
+    >>> bool((gone_on.W_ == TASTE(**settings).fit(cohort).W_).all())
+    True
     """
 
     def __init__(
@@ -56,11 +70,31 @@ class Checkpoint:
         self.resume, self.keep = resume, keep
 
     def is_there(self) -> bool:
-        """Whether the folder has a checkpoint to go on from."""
+        """Whether the folder has a checkpoint to go on from.
+
+        Examples
+        --------
+        >>> from phenotaste.checkpoint import Checkpoint
+        >>> Checkpoint("nothing-yet").is_there()
+        False
+        """
         return any((Path(self.folder) / f"state-{letter}").is_dir() for letter in GENERATIONS)
 
     def finish(self) -> None:
-        """Remove all that a fit left in the folder, and the folder if it is empty then."""
+        """Remove all that a fit left in the folder, and the folder if it is empty then.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.checkpoint import Checkpoint
+        >>> from phenotaste.engines.threads import InMemory
+        >>> kept = Checkpoint("kept", every=2, keep=True)
+        >>> model = TASTE(rank=4, max_iter=5, engine=InMemory(kept)).fit(simulate.recovery(n_patients=20)[0])
+        >>> before = kept.is_there()
+        >>> kept.finish()
+        >>> before, kept.is_there()
+        (True, False)
+        """
         folder = Path(self.folder)
         for letter in GENERATIONS:
             forget(folder, letter)

@@ -21,7 +21,16 @@ STEPS = 5
 
 
 class Plan(NamedTuple):
-    """What one fit is expected to take."""
+    """What one fit is expected to take.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.plan import plan
+    >>> found = plan(TASTE(rank=4), simulate.recovery(n_patients=20)[0])
+    >>> found.patients, found.visits, found.nonzeros
+    (20, 2000, 60000)
+    """
 
     patients: int
     visits: int
@@ -34,6 +43,15 @@ class Plan(NamedTuple):
     most_seconds: float  # if every start goes on to max_iter
 
     def lines(self) -> list[tuple[str, str]]:
+        """Label and text of each line, as `phenotaste fit --plan` prints them.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.plan import plan
+        >>> plan(TASTE(rank=4), simulate.recovery(n_patients=20)[0]).lines()[0]
+        ('Patients', '20 with 2,000 visits, 60,000 entries')
+        """
         return [
             ("Patients", f"{self.patients:,} with {self.visits:,} visits, {self.nonzeros:,} entries"),
             ("Memory", f"{self.memory / 2**30:.2f} GiB at the peak"),
@@ -47,7 +65,16 @@ class Plan(NamedTuple):
 
 
 def plan(model: TASTE, cohort: Cohort) -> Plan:
-    """Time a few patient steps on a sample of the cohort, and add up what the whole of it will hold."""
+    """Time a few patient steps on a sample of the cohort, and add up what the whole of it will hold.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.plan import plan
+    >>> found = plan(TASTE(rank=4, n_init=3), simulate.recovery(n_patients=20)[0])
+    >>> round(found.most_seconds / found.seconds_per_iteration)  # three starts of at most 200 iterations
+    600
+    """
     every = max(1, len(cohort) // SAMPLE)
     sample = cohort[np.arange(0, len(cohort), every)] if every > 1 else cohort
     engine, aligned = TASTE(**{**model.get_params(), "engine": None})._prepare(sample)

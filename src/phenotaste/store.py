@@ -70,6 +70,15 @@ def write(
     `files` maps a file stem to the arrays of that file: {"model": {"V": ...}, "patients": {"W": ...}}.
     `beside` are files for people to look at, such as {"attrition.csv": b"..."}; `read` does not need them.
     Anything at `path` that is not a saved folder of this kind is left alone and refused.
+
+    Examples
+    --------
+    >>> import os
+    >>> import numpy as np
+    >>> from phenotaste import store
+    >>> store.write("saved", "example", {"model": {"V": np.eye(2)}}, {"made": "by hand"})
+    >>> sorted(os.listdir("saved"))
+    ['manifest.json', 'model.safetensors']
     """
     beside = beside or {}
     if not all(BESIDE_FILE.fullmatch(name) and name != MANIFEST for name in beside):
@@ -92,6 +101,16 @@ def read(
     """Load what `write` saved: (file stem -> name -> array, meta); every file's checksum is verified.
 
     With `mmap` the arrays are read-only views of the files; text arrays are always decoded into memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from phenotaste import store
+    >>> store.write("saved", "example", {"model": {"V": np.eye(2)}}, {"made": "by hand"})
+    >>> files, meta = store.read("saved", "example", mmap=False)
+    >>> files["model"]["V"], meta
+    (array([[1., 0.],
+           [0., 1.]]), {'made': 'by hand'})
     """
     while True:
         version = _version(Path(path))

@@ -12,7 +12,16 @@ AGAIN = "pip install --force-reinstall phenotaste"
 
 
 class Examination(NamedTuple):
-    """What `examine` found; `advice` is empty where all is well."""
+    """What `examine` found; `advice` is empty where all is well.
+
+    Examples
+    --------
+    >>> from phenotaste.doctor import Examination, bug_report
+    >>> from phenotaste.doctor.machine import machine
+    >>> found = Examination(bug_report(), machine(), [], {"state": "no cache"}, {"state": "works"}, [])
+    >>> found.works, found.advice[0]
+    (False, ('kernels', 'export NUMBA_CACHE_DIR=FOLDER with a folder that can be written to'))
+    """
 
     report: list[tuple[str, str]]
     machine: Machine
@@ -37,6 +46,16 @@ class Examination(NamedTuple):
         return found
 
     def as_dict(self) -> dict[str, Any]:
+        """For JSON, as `phenotaste doctor --json` prints it.
+
+        Examples
+        --------
+        >>> from phenotaste.doctor import Examination, bug_report
+        >>> from phenotaste.doctor.machine import machine
+        >>> found = Examination(bug_report(), machine(), [], {"state": "works"}, {"state": "works"}, [])
+        >>> found.as_dict()["works"], found.as_dict()["machine"]["cores"] >= 1
+        (True, True)
+        """
         return {
             "works": self.works,
             "versions": dict(self.report),
@@ -53,7 +72,14 @@ class Examination(NamedTuple):
 
 
 def examine(*, quick: bool = False) -> Examination:
-    """Look at this installation and this machine. Not `quick`: fit a few patients too, compiling what is not yet."""
+    """Look at this installation and this machine. Not `quick`: fit a few patients too, compiling what is not yet.
+
+    Examples
+    --------
+    >>> from phenotaste import doctor
+    >>> doctor.examine(quick=True).works
+    True
+    """
     return Examination(
         bug_report(), machine(), core_needs(), ask("load" if quick else "core"), ask("gpu"), extras()
     )

@@ -93,7 +93,14 @@ def needs_of(package: str, extra: str) -> list[Need]:
 
 
 def bug_report() -> list[tuple[str, str]]:
-    """What a bug report needs to say, and nothing that says who wrote it."""
+    """What a bug report needs to say, and nothing that says who wrote it.
+
+    Examples
+    --------
+    >>> from phenotaste import __version__, doctor
+    >>> dict(doctor.bug_report())["phenotaste"] == __version__
+    True
+    """
     lines = [("phenotaste", __version__), ("Python", python()), ("System", system())]
     return [*lines, *((name, installed(name) or "not installed") for name in IN_A_REPORT)]
 

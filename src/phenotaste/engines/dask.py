@@ -35,6 +35,18 @@ class DaskEngine:
     checkpoint : `phenotaste.checkpoint.Checkpoint`, to go on after an interruption; needs `work`.
     keep : leave the files in `work` when the fit is over.
     patience : seconds for which the cluster may have no worker before the fit gives up.
+
+    Examples
+    --------
+    >>> from distributed import LocalCluster
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.engines.dask import DaskEngine
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> here = TASTE(rank=4, max_iter=5, random_state=0).fit(cohort)
+    >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    ...     there = TASTE(rank=4, max_iter=5, random_state=0, engine=DaskEngine(cluster)).fit(cohort)
+    >>> bool((there.W_ == here.W_).all())
+    True
     """
 
     def __init__(
@@ -97,7 +109,24 @@ class DaskEngine:
             raise
 
     def finish(self) -> None:
-        """Remove files that were left for a checkpoint, once nobody will go on from it."""
+        """Remove files that were left for a checkpoint, once nobody will go on from it.
+
+        Examples
+        --------
+        >>> import os
+        >>> from distributed import LocalCluster
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.checkpoint import Checkpoint
+        >>> from phenotaste.engines.dask import DaskEngine
+        >>> kept = Checkpoint("kept", every=2, keep=True)
+        >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        ...     engine = DaskEngine(cluster, work="work", checkpoint=kept)
+        ...     model = TASTE(rank=4, max_iter=5, engine=engine).fit(simulate.recovery(n_patients=20)[0])
+        ...     before = os.listdir("work")
+        ...     engine.finish()
+        >>> len(before) > 0, os.path.exists("work") and os.listdir("work")
+        (True, False)
+        """
         while self._left:
             self._left.pop().remove()
 

@@ -50,6 +50,16 @@ class Disk:
     work : folder for the courses, which are about patients: only you can read it. Made if it is not there.
     memory : what the process may hold, such as "4GB"; too little is refused with what is needed.
     checkpoint : `phenotaste.checkpoint.Checkpoint`, to go on after an interruption; its folder must be `work`.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.engines.disk import Disk
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> here = TASTE(rank=4, max_iter=5, random_state=0).fit(cohort)
+    >>> there = TASTE(rank=4, max_iter=5, random_state=0, engine=Disk("work", memory="2GB")).fit(cohort)
+    >>> bool((there.W_ == here.W_).all())
+    True
     """
 
     def __init__(

@@ -298,6 +298,15 @@ class InMemory:
     Parameters
     ----------
     checkpoint : `phenotaste.checkpoint.Checkpoint`, which says where and how often.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.checkpoint import Checkpoint
+    >>> from phenotaste.engines.threads import InMemory
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> TASTE(rank=4, max_iter=5, engine=InMemory(Checkpoint("kept", minutes=30))).fit(cohort).n_iter_
+    5
     """
 
     def __init__(self, checkpoint: Any = None) -> None:

@@ -24,7 +24,19 @@ ANSWER_FILE = re.compile(r"round-([0-9]{4,7})\.([A-Za-z0-9][A-Za-z0-9_-]{0,39})\
 
 
 class Combined(NamedTuple):
-    """What came of a round, for the terminal."""
+    """What came of a round, for the terminal.
+
+    Examples
+    --------
+    >>> from phenotaste import federated, simulate
+    >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
+    >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2, max_rounds=3))
+    >>> for site, patients in (("north", cohort[:120]), ("south", cohort[120:])):
+    ...     answered = federated.step(message, patients, site=site, state=f"state-of-{site}")
+    >>> found = federated.combine("work")
+    >>> found.round, found.next, found.sites, found.model
+    (0, 'proposal', ('north', 'south'), None)
+    """
 
     round: int  # of the answers
     next: str  # proposal, closing or done
@@ -50,6 +62,13 @@ def init(
     """Begin a federated fit in the folder `work`; returns the invitation to be sent to all sites.
 
     `features` and `static` give the columns beforehand; otherwise the sites say which they have.
+
+    Examples
+    --------
+    >>> from phenotaste import federated
+    >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2))
+    >>> message.as_posix()
+    'work/exchange/round-0000.safetensors'
     """
     chosen = settings or Settings()
     if chosen.noise and features is None:
@@ -94,6 +113,20 @@ def combine(
 
     `answers` are files or folders; without any, the folder in which messages are exchanged is looked at. A site that
     has not answered is waited for, or left out by `without`; that is recorded, and it may come back in any round.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, federated, simulate
+    >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
+    >>> patients = {"north": cohort[:120], "south": cohort[120:]}
+    >>> message = federated.init("work", patients, federated.Settings(rank=2, max_rounds=3))
+    >>> model = None
+    >>> while model is None:
+    ...     for site, own in patients.items():
+    ...         answered = federated.step("work/exchange", own, site=site, state=f"state-of-{site}")
+    ...     model = federated.combine("work").model
+    >>> TASTE.load(model).V_.shape
+    (20, 2)
     """
     folder = Path(work)
     coordinator_state.load(folder)  # refuses what is none before it is locked

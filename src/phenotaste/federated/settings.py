@@ -14,7 +14,18 @@ MOST_STARTS = 100
 
 @dataclass(frozen=True)
 class Settings:
-    """The fit that is agreed on; the letters are those of TASTE."""
+    """The fit that is agreed on; the letters are those of TASTE.
+
+    Examples
+    --------
+    >>> from phenotaste import federated
+    >>> federated.Settings(rank=3).minimum_patients  # over fewer, no site sends sums
+    100
+    >>> federated.Settings(solver="newton")
+    Traceback (most recent call last):
+        ...
+    phenotaste.errors.InputError: solver='newton' is not known: choose one of cd, bpp.
+    """
 
     rank: int = 5
     lam: float = 0.1
@@ -61,14 +72,31 @@ class Settings:
 
     @property
     def exact(self) -> bool:
+        """Whether the solver is the exact one, "bpp"."""
         return self.solver == "bpp"
 
     def as_dict(self) -> dict[str, Any]:
+        """What messages hold.
+
+        Examples
+        --------
+        >>> from phenotaste import federated
+        >>> federated.Settings(rank=3).as_dict()["rank"]
+        3
+        """
         return asdict(self)
 
     @classmethod
     def read(cls, found: Any) -> "Settings":
-        """From a message or a file; raises ValueError or InputError where it is not sound."""
+        """From a message or a file; raises ValueError or InputError where it is not sound.
+
+        Examples
+        --------
+        >>> from phenotaste import federated
+        >>> agreed = federated.Settings(rank=3)
+        >>> federated.Settings.read(agreed.as_dict()) == agreed
+        True
+        """
         if not isinstance(found, Mapping) or set(found) != {field.name for field in fields(cls)}:
             raise ValueError("settings")
         return cls(**found)

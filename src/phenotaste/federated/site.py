@@ -22,7 +22,17 @@ ORDER_FILE = re.compile(r"round-([0-9]{4,7})\.safetensors")
 
 
 class Stepped(NamedTuple):
-    """What a step did, for the terminal."""
+    """What a step did, for the terminal.
+
+    Examples
+    --------
+    >>> from phenotaste import federated, simulate
+    >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
+    >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2, max_rounds=3))
+    >>> answered = federated.step(message, cohort[:120], site="north", state="state-of-north")
+    >>> answered.site, answered.round, answered.patients, answered.again
+    ('north', 0, 120, False)
+    """
 
     answer: Path
     site: str
@@ -55,6 +65,16 @@ def step(
 
     `state` is a folder of the site's own, for courses between rounds. The same message is answered with the same bytes,
     however often; after a kill at any moment the step is simply taken again.
+
+    Examples
+    --------
+    >>> from phenotaste import federated, simulate
+    >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
+    >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2, max_rounds=3))
+    >>> federated.step(message, cohort[:120], site="north", state="state-of-north").answer.name
+    'round-0000.north.safetensors'
+    >>> federated.step(message, cohort[:120], site="north", state="state-of-north").again
+    True
     """
     source = newest_order(Path(message))
     found = messages.read(source)

@@ -12,7 +12,18 @@ from phenotaste.federated.site_work import promised
 
 
 def status(path: str | os.PathLike[str], *, exchange: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """What JSON can hold about the coordinator's folder, a site's state folder, or a message; nothing is changed."""
+    """What JSON can hold about the coordinator's folder, a site's state folder, or a message; nothing is changed.
+
+    Examples
+    --------
+    >>> from phenotaste import federated, simulate
+    >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
+    >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2, max_rounds=3))
+    >>> answered = federated.step(message, cohort[:120], site="north", state="state-of-north")
+    >>> found = federated.status("work")
+    >>> found["phase"], found["waiting_for"]
+    ('invitation', ['south'])
+    """
     place = Path(path)
     if place.is_file():
         return of_message(messages.read(place))

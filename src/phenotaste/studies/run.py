@@ -61,6 +61,15 @@ def run(
     jobs : processes, of studies that take no times; as many as cores by default.
     threads : of a fit; by default all cores, or one where several processes work.
     callback : called with a record (done, total, share, seconds_left).
+
+    Examples
+    --------
+    >>> from phenotaste import studies
+    >>> found = studies.run("recovery", "study", studies.Options(quick=True, starts=1), jobs=1)
+    >>> found.files
+    ['results.csv', 'summary.csv', 'recovery.md', 'recovery.png', 'recovery.pdf']
+    >>> found.summary["method"].unique().tolist()
+    ['TASTE', 'TASTE to the letter', 'CohenPlus', 'CopaPlus']
     """
     return carry_out(load(name), Path(out), options or Options(), resume, jobs, threads, callback)
 

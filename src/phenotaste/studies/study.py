@@ -28,7 +28,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader may ask of a study; what is None is the study's own choice."""
+    """What a reader may ask of a study; what is None is the study's own choice.
+
+    Examples
+    --------
+    >>> from phenotaste import studies
+    >>> studies.Options(quick=True, splits=2)
+    Options(quick=True, seed=0, starts=None, splits=2, size=None, fraction=None, ...)
+    """
 
     quick: bool = False  # a tiny version, to see that it runs
     seed: int = 0
@@ -42,6 +49,14 @@ class Options:
     synpuf: str | None = None  # folder of DE-SynPUF
 
     def given(self) -> set[str]:
+        """The options that are not left to the study; it refuses those that it has no use for.
+
+        Examples
+        --------
+        >>> from phenotaste import studies
+        >>> studies.Options(quick=True, splits=2).given()
+        {'splits'}
+        """
         always = {"quick", "seed"}
         return {name for name, value in asdict(self).items() if value is not None} - always
 
