@@ -180,6 +180,7 @@ def test_speed_compares_the_methods_under_both_kinds_of_weights(timed):
     assert (rows[["seconds", "processor_seconds"]] > 0).all(axis=None)
     assert "up to 4.5" in text
     assert "up to 2" in text
+    assert "Only one μ was tried" in text  # the quick grid has one: nothing to compare
 
 
 def test_on_one_core_cohen_takes_the_same_steps(timed):
