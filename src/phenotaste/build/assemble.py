@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 
 
 class Like(NamedTuple):
-    """The columns of a fitted model, in its order; static is None for a model without static features."""
+    """The columns of a fitted model, in its order; static is None for a model without static features.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, build, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, n_static=2, rank=3, random_state=1)
+    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> like = build.Like(tuple(model.feature_names_in_), tuple(model.static_names_in_))
+    >>> len(like.features), len(like.static)
+    (30, 2)
+    """
 
     features: tuple[str, ...]
     static: tuple[str, ...] | None
@@ -37,7 +47,22 @@ class Like(NamedTuple):
 
 @dataclass(frozen=True)
 class Built:
-    """A cohort and how it came about."""
+    """A cohort and how it came about.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from phenotaste import build
+    >>> from phenotaste.build.settings import Groups, Settings
+    >>> from phenotaste.sources import tables
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> written = Path("events.csv").write_text("patient,time,code\\n1,2020-01-01,I10\\n2,2020-01-05,E11.9\\n")
+    >>> with Workspace() as workspace:
+    ...     records = tables.read(workspace, Path("events.csv"), kind="diagnosis", vocabulary="ICD10CM")
+    ...     built = build.cohort(workspace, records, Settings(groups=Groups(ccs="single")))
+    >>> built.quality["events"], built.quality["unmapped_codes"], built.attrition["step"].iloc[0]
+    (2, 0, 'in the source')
+    """
 
     cohort: Cohort
     attrition: "pd.DataFrame"  # step, patients, visits, events, and how many of each the step removed
@@ -51,10 +76,43 @@ class Built:
     labelled: bool = False  # the source stated the index dates
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """The cohort's folder, with the attrition, the settings and the data quality beside the data."""
+        """The cohort's folder, with the attrition, the settings and the data quality beside the data.
+
+        Examples
+        --------
+        >>> import os
+        >>> from pathlib import Path
+        >>> from phenotaste import build
+        >>> from phenotaste.build.settings import Groups, Settings
+        >>> from phenotaste.sources import tables
+        >>> from phenotaste.sources.workspace import Workspace
+        >>> written = Path("events.csv").write_text("patient,time,code\\n1,2020-01-01,I10\\n2,2020-01-05,E11.9\\n")
+        >>> with Workspace() as workspace:
+        ...     records = tables.read(workspace, Path("events.csv"), kind="diagnosis", vocabulary="ICD10CM")
+        ...     built = build.cohort(workspace, records, Settings(groups=Groups(ccs="single")))
+        >>> built.save("cohort")
+        >>> sorted(os.listdir("cohort"))[:4]
+        ['attrition.csv', 'cohort.safetensors', 'manifest.json', 'quality.json']
+        """
         self.cohort.save(path, beside=self.files())
 
     def files(self) -> Mapping[str, bytes]:
+        """What `save` puts beside the data, by name.
+
+        Examples
+        --------
+        >>> from pathlib import Path
+        >>> from phenotaste import build
+        >>> from phenotaste.build.settings import Groups, Settings
+        >>> from phenotaste.sources import tables
+        >>> from phenotaste.sources.workspace import Workspace
+        >>> written = Path("events.csv").write_text("patient,time,code\\n1,2020-01-01,I10\\n2,2020-01-05,E11.9\\n")
+        >>> with Workspace() as workspace:
+        ...     records = tables.read(workspace, Path("events.csv"), kind="diagnosis", vocabulary="ICD10CM")
+        ...     built = build.cohort(workspace, records, Settings(groups=Groups(ccs="single")))
+        >>> sorted(built.files())
+        ['attrition.csv', 'quality.json', 'settings.toml', 'unmapped.csv']
+        """
         files = {
             "attrition.csv": self.attrition.to_csv(index=False).encode(),
             "quality.json": (json.dumps(self.quality, indent=1) + "\n").encode(),
@@ -79,7 +137,22 @@ def cohort(
     like: Like | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Built:
-    """Build a cohort; with `like` on the features of a fitted model, whatever the data have."""
+    """Build a cohort; with `like` on the features of a fitted model, whatever the data have.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from phenotaste import build
+    >>> from phenotaste.build.settings import Groups, Settings
+    >>> from phenotaste.sources import tables
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> written = Path("events.csv").write_text("patient,time,code\\n1,2020-01-01,I10\\n2,2020-01-05,E11.9\\n")
+    >>> with Workspace() as workspace:
+    ...     records = tables.read(workspace, Path("events.csv"), kind="diagnosis", vocabulary="ICD10CM")
+    ...     built = build.cohort(workspace, records, Settings(groups=Groups(ccs="single")))
+    >>> built.cohort.feature_names.tolist()
+    ['Dx_Diabetes mellitus without complication [49.]', 'Dx_Essential hypertension [98.]']
+    """
     tell = progress or (lambda step: None)
     with refusing("the source"):
         return _Build(workspace, records, settings, like, tell).run()

@@ -17,7 +17,14 @@ UNMAPPED = ("drop", "keep")
 
 @dataclass(frozen=True)
 class Groups:
-    """Which codes become which features."""
+    """Which codes become which features.
+
+    Examples
+    --------
+    >>> from phenotaste.build.settings import Groups
+    >>> Groups(ccs="single", atc=3).unmapped
+    'drop'
+    """
 
     ccs: str | None = None  # "single" or "multi3": ICD-9-CM and ICD-10-CM diagnoses to CCS
     atc: int | None = None  # 1 to 5: ATC codes cut to this level
@@ -35,7 +42,18 @@ class Groups:
 
 @dataclass(frozen=True)
 class Index:
-    """The event that time is counted from, and the stretch before it that is looked at."""
+    """The event that time is counted from, and the stretch before it that is looked at.
+
+    Examples
+    --------
+    >>> from phenotaste.build.settings import Index
+    >>> Index(codes=("ICD9CM:428*", "ICD10CM:I50*"), window_months=24).gap_months
+    6
+    >>> Index(codes=("428",))
+    Traceback (most recent call last):
+        ...
+    phenotaste.errors.InputError: index.codes holds "428"; write vocabulary and code, such as "ICD9CM:428*".
+    """
 
     codes: tuple[
         str, ...
@@ -58,7 +76,14 @@ class Index:
 
 @dataclass(frozen=True)
 class Match:
-    """Controls for each case, without replacement; they take their case's index date."""
+    """Controls for each case, without replacement; they take their case's index date.
+
+    Examples
+    --------
+    >>> from phenotaste.build.settings import Match
+    >>> Match(ratio=5, same=("sex",)).age_years
+    5.0
+    """
 
     ratio: int = 10
     age_years: float = 5.0  # most difference in age
@@ -72,7 +97,14 @@ class Match:
 
 @dataclass(frozen=True)
 class Static:
-    """Static features, one-hot with a level for what is missing; each is the last value before the window ends."""
+    """Static features, one-hot with a level for what is missing; each is the last value before the window ends.
+
+    Examples
+    --------
+    >>> from phenotaste.build.settings import Static
+    >>> Static(columns=("age", "sex"), age_bands=(18, 45, 65, 80)).bmi_bands
+    True
+    """
 
     columns: tuple[str, ...] | None = None  # None: all that the source has
     age_bands: tuple[int, ...] = (
@@ -94,7 +126,18 @@ class Static:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a build depends on besides the source; saved beside the cohort."""
+    """Everything a build depends on besides the source; saved beside the cohort.
+
+    Examples
+    --------
+    >>> from phenotaste.build.settings import Groups, Index, Match, Settings
+    >>> Settings(min_visits=5, groups=Groups(ccs="single"), index=Index(codes=("CCS:108",))).values
+    'counts'
+    >>> Settings(match=Match())
+    Traceback (most recent call last):
+        ...
+    phenotaste.errors.InputError: match needs an index: say in index which codes or labels make a case.
+    """
 
     visit: str | None = None  # of VISITS; None: what the source suggests
     values: str = "counts"

@@ -30,6 +30,20 @@ def read(
     """Events whose codes name a diagnosis, medication or procedure; codes without a time are static facts.
 
     `labels` is a file or folder of MEDS labels, `split` one of the names in subject_splits.parquet.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import pandas as pd
+    >>> from phenotaste.sources import meds
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> Path("meds/data").mkdir(parents=True)
+    >>> data = {"subject_id": [1], "time": pd.to_datetime(["2020-01-01"]), "code": ["ICD10CM//I10"]}
+    >>> pd.DataFrame(data).to_parquet("meds/data/0.parquet")
+    >>> with Workspace() as workspace:
+    ...     records = meds.read(workspace, Path("meds"))
+    ...     records.events.select("patient", "vocabulary", "code").to_pandas().to_numpy().tolist()
+    [[1, 'ICD10CM', 'I10']]
     """
     data = read_data(workspace, folder)
     if split is not None:

@@ -27,7 +27,19 @@ SMOKING, ALCOHOL, BMI = "smoking", "alcohol", "bmi"
 
 
 class Records(NamedTuple):
-    """The tables of one source, of the columns above; each is read only when somebody asks for its rows."""
+    """The tables of one source, of the columns above; each is read only when somebody asks for its rows.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from phenotaste.sources import tables
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> written = Path("events.csv").write_text("patient,time,code\\n1,2020-01-01,I10\\n")
+    >>> with Workspace() as workspace:
+    ...     records = tables.read(workspace, Path("events.csv"), kind="diagnosis", vocabulary="ICD10CM")
+    ...     records.events.columns
+    ('patient', 'time', 'visit', 'code', 'vocabulary', 'kind', 'value')
+    """
 
     events: (
         "Table"  # time: timestamp; visit: text or null; code, vocabulary, kind: text; value: float or null

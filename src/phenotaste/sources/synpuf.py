@@ -81,6 +81,19 @@ def read(workspace: Workspace, folder: Path, *, claims: Sequence[str] = CLAIMS) 
 
     A claim's events happen on its first day. A diagnosis that a claim names twice, as the reason for admission
     and again among the others, is one event. Flags are known from the end of the year that they summarise.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from phenotaste.sources import synpuf
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> Path("synpuf").mkdir()
+    >>> claims = "DESYNPUF_ID,CLM_ID,CLM_FROM_DT,ICD9_DGNS_CD_1\\nA,21,20080816,25000\\n"
+    >>> size = Path("synpuf/DE1_0_2008_to_2010_Outpatient_Claims_Sample_1.csv").write_text(claims)
+    >>> with Workspace() as workspace:
+    ...     records = synpuf.read(workspace, Path("synpuf"))
+    ...     records.events.select("patient", "vocabulary", "code").to_pandas().to_numpy().tolist()
+    [['A', 'ICD9CM', '25000']]
     """
     files = files_by_kind(folder, claims)
     notes: list[str] = []

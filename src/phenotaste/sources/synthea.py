@@ -77,7 +77,22 @@ LISTINGS = (
 
 
 def read(workspace: Workspace, folder: Path) -> Records:
-    """Events of conditions, medications and procedures; of observations, body mass index and smoking as facts."""
+    """Events of conditions, medications and procedures; of observations, body mass index and smoking as facts.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from phenotaste.sources import synthea
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> Path("synthea").mkdir()
+    >>> patients = "Id,BIRTHDATE,DEATHDATE,RACE,ETHNICITY,GENDER\\np1,1950-03-01,,white,nonhispanic,F\\n"
+    >>> conditions = "START,PATIENT,ENCOUNTER,CODE,DESCRIPTION\\n2020-01-05,p1,e1,84114007,Heart failure\\n"
+    >>> sizes = Path("synthea/patients.csv").write_text(patients), Path("synthea/conditions.csv").write_text(conditions)
+    >>> with Workspace() as workspace:
+    ...     records = synthea.read(workspace, Path("synthea"))
+    ...     records.events.select("patient", "vocabulary", "code").to_pandas().to_numpy().tolist()
+    [['p1', 'SNOMED', '84114007']]
+    """
     files = files_by_name(folder)
     notes: list[str] = []
     listed = {

@@ -55,9 +55,21 @@ def read(
     kind: str | None = None,
     vocabulary: str | None = None,
 ) -> Records:
-    """`columns` says what our names (records.EVENTS and PERSONS) are called in the files.
+    """The records of a file of events and, if there is one, of static facts.
 
-    `kind` and `vocabulary` hold where the events have no such column, or no value in it.
+    `columns` says what our names (records.EVENTS and PERSONS) are called in the files. `kind` and `vocabulary` hold
+    where the events have no such column, or no value in it.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from phenotaste.sources import tables
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> written = Path("events.csv").write_text("pid,time,code\\n1,2020-01-01,I10\\n")
+    >>> with Workspace() as workspace:
+    ...     records = tables.read(workspace, Path("events.csv"), columns={"patient": "pid"}, vocabulary="ICD10CM")
+    ...     records.events.select("patient", "vocabulary", "code").to_pandas().to_numpy().tolist()
+    [['1', 'ICD10CM', 'I10']]
     """
     names = checked_names(columns, static)
     default = checked_kind(kind)

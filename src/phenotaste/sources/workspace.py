@@ -18,7 +18,17 @@ MEMORY = 3 * 2**30  # DuckDB's own share: what Arrow and numpy hold of the resul
 
 
 class Workspace:
-    """Open with `with`; `folder` is where the database may spill patients' data, a private temporary one by default."""
+    """Open with `with`; `folder` is where the database may spill patients' data, a private temporary one by default.
+
+    Examples
+    --------
+    >>> import os
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> with Workspace() as workspace:
+    ...     there = os.path.isdir(workspace.folder)
+    >>> there, os.path.isdir(workspace.folder)
+    (True, False)
+    """
 
     def __init__(
         self,
@@ -53,6 +63,17 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
+        """Remove the database and all that it held; `with` does so by itself.
+
+        Examples
+        --------
+        >>> import os
+        >>> from phenotaste.sources.workspace import Workspace
+        >>> workspace = Workspace()
+        >>> workspace.close()
+        >>> os.path.isdir(workspace.folder)
+        False
+        """
         with suppress(Exception):
             self.con.disconnect()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -35,11 +35,32 @@ def read(
 ) -> Records:
     """The records of a CDM.
 
-    codes: "standard" concepts, written OMOP:ID, or "source" codes under their own vocabulary; where the CDM does
-    not know it, diagnoses are of `source_vocabulary`. Concept 0 stays as OMOP:0, to be counted as unmapped.
-    drugs: "auto" is source codes with source codes; else exposures rolled up to ingredients where the vocabulary
-    allows it, else eras, else exposures. condition_level: conditions become their ancestors that lie so many levels
-    below "Clinical finding". A cohort table with a number limits the records to its subjects and labels them.
+    Parameters
+    ----------
+    location : a DuckDB file, a folder of Parquet or CSV files, or a postgresql:// address.
+    schema : of the database, where the tables of the CDM are.
+    codes : "standard" concepts, written OMOP:ID, or "source" codes under their own vocabulary; where the CDM does
+        not know it, diagnoses are of `source_vocabulary`. Concept 0 stays as OMOP:0, to be counted as unmapped.
+    drugs : of `omop.DRUGS`. "auto" is source codes with source codes; else exposures rolled up to ingredients where
+        the vocabulary allows it, else eras, else exposures.
+    condition_level : conditions become their ancestors that lie so many levels below "Clinical finding".
+    kinds : of "diagnosis", "medication", "procedure".
+    cohort_table, cohort_id : a cohort table with a number limits the records to its subjects and labels them.
+    index_concepts : a file with a concept set, as ATLAS exports it, whose first event is the index.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from phenotaste.sources import omop
+    >>> from phenotaste.sources.workspace import Workspace
+    >>> Path("cdm").mkdir()
+    >>> persons = "person_id,gender_concept_id,year_of_birth,race_concept_id,ethnicity_concept_id\\n1,8532,1950,0,0\\n"
+    >>> conditions = "person_id,condition_concept_id,condition_start_date\\n1,316139,2020-01-05\\n"
+    >>> sizes = Path("cdm/person.csv").write_text(persons), Path("cdm/condition_occurrence.csv").write_text(conditions)
+    >>> with Workspace() as workspace:
+    ...     records = omop.read(workspace, "cdm")
+    ...     records.events.select("patient", "vocabulary", "code").to_pandas().to_numpy().tolist()
+    [[1, 'OMOP', '316139']]
     """
     _check(codes, drugs, condition_level, kinds, index_concepts)
     wish = Wish(codes, drugs, condition_level, tuple(kinds), source_vocabulary)

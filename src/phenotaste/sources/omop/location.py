@@ -20,6 +20,8 @@ SERVERS = re.compile(rf"{SERVER}(?:,{SERVER})*")
 def redacted(location: str) -> str:
     """The location without user, password and parameters: what is printed and stored.
 
+    Examples
+    --------
     >>> redacted("postgresql://ann:secret@db.example.org:5432/cdm?sslmode=require")
     'postgresql://db.example.org:5432/cdm'
     >>> redacted("data/cdm.duckdb")
