@@ -209,6 +209,9 @@ def test_the_commands_in_processes_of_their_own(tmp_path):
     command = ("federated", "init", "work", "--sites", "north,south", "--rank", 2, "--max-rounds", 1)
     begun = phenotaste(*command, "--exchange", "post", "--json")
     assert begun["message"].endswith("round-0000.safetensors")
+    said = phenotaste("federated", "init", "other", "--sites", "north,south", "--exchange", "letters")
+    assert "federated step letters COHORT" in said
+    assert "federated combine other --exchange letters" in said
 
     def step(name):
         return phenotaste(

@@ -112,6 +112,10 @@ def init(
         exchange=exchange,
     )
     size = message.stat().st_size
+    # `step` and `combine` do not know where to look by themselves
+    question, answers = (
+        (message.name, "ANSWER...") if exchange is None else (exchange, f"--exchange {exchange}")
+    )
     if json_:
         print_json({"work": str(work), "message": str(message), "bytes": size})
         return
@@ -120,8 +124,8 @@ def init(
         [
             ("Send to all sites", str(message)),
             ("Size", f"{size:,} bytes"),
-            ("Each site runs", f"phenotaste federated step {message.name} COHORT --site NAME --state DIR"),
-            ("Then here", f"phenotaste federated combine {work} ANSWER..."),
+            ("Each site runs", f"phenotaste federated step {question} COHORT --site NAME --state DIR"),
+            ("Then here", f"phenotaste federated combine {work} {answers}"),
         ],
         wrap=False,
     )
