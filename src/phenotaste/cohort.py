@@ -47,24 +47,18 @@ class Cohort:
 
     Parameters
     ----------
-    visits : (n_visits, J) sparse matrix or array
-        Non-negative; the rows of one patient stand together, in order of time.
-    offsets : K + 1 integers
-        The visits of patient k are the rows from offsets[k] up to offsets[k + 1].
-    static : (K, P) array or DataFrame, optional
-        Non-negative; the columns of a DataFrame give `static_names`.
-    patient_ids : K integers or texts, optional
-        0 to K - 1 when not given.
-    visit_times : n_visits dates or numbers, optional
-        Never decreasing within a patient.
-    feature_names, static_names : J and P texts, optional
-        Unnamed data is matched to a model by position.
-    labels : K numbers, optional
-        NaN where unknown.
-    allow_negative : bool
-        Only for simulated data whose noise makes it negative.
-    origin : dict, optional
-        How the cohort came about (source, settings, attrition, data quality): what JSON can hold, no patient.
+    visits : sparse matrix or array (n_visits × J), non-negative; the rows of one patient stand together, in order of
+        time.
+    offsets : K + 1 whole numbers; the visits of patient k are the rows from offsets[k] up to offsets[k + 1].
+    static : array or DataFrame (K × P), non-negative; the columns of a DataFrame give `static_names`.
+    patient_ids : K whole numbers or texts; 0 to K - 1 when not given.
+    visit_times : n_visits dates or numbers, never decreasing within a patient.
+    feature_names, static_names : J and P texts; unnamed data is matched to a model by position.
+    labels : K numbers, NaN where unknown.
+    allow_negative : only for simulated data whose noise makes it negative.
+    origin : how the cohort came about (source, settings, attrition, data quality): what JSON can hold, no patient.
+
+    All of them are attributes under the same names.
 
     Examples
     --------
@@ -343,6 +337,14 @@ class Cohort:
 
         A patient may be taken more than once, as the bootstrap does: the ids of the result are then texts,
         and further copies of patient "a" are called "a#2", "a#3".
+
+        Examples
+        --------
+        >>> c = Cohort([[1, 0], [0, 1], [3, 0]], offsets=[0, 1, 2, 3], patient_ids=["a", "b", "c"])
+        >>> c[1:].patient_ids.tolist(), c[[True, False, True]].patient_ids.tolist(), len(c[0])
+        (['b', 'c'], ['a', 'c'], 1)
+        >>> c[[0, 0, 2]].patient_ids.tolist()
+        ['a', 'a#2', 'c']
         """
         positions = _positions(index, self.n_patients)
         counts = self.visit_counts[positions]

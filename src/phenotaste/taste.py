@@ -66,9 +66,14 @@ class TASTE(Factorization):
     loss_curve_ : the objective after each iteration of the winning start.
     outcome_ : "converged", "max_iter", "stopped" or "not_finite".
     lam_eff_, mu_k_ : the weights in absolute terms, fixed at fit and used again for new patients.
-    rmse_, cpi_, n_iter_, converged_, patient_ids_, feature_names_in_, static_names_in_, empty_history_.
-    feature_patients_, static_patients_ : patients of the fit that have each feature; score_totals_ : sums of W_.
-    n_patients_, n_visits_, n_short_ (fewer visits than phenotypes), n_empty_ (no history at all).
+    rmse_, cpi_ : error and cross-product invariance of the fit, as `phenotaste.metrics` has them.
+    n_iter_, converged_ : iterations of the winning start, and whether it converged.
+    patient_ids_, feature_names_in_, static_names_in_ : what the cohort calls its patients and columns.
+    empty_history_ : for each patient whether no visit holds a code.
+    feature_patients_, static_patients_ : how many patients of the fit have each feature.
+    score_totals_ : sums of W_ over the patients.
+    n_patients_, n_visits_, n_short_, n_empty_ : patients and visits of the fit; of the patients, those with fewer
+        visits than phenotypes, and those without any history.
 
     Examples
     --------
