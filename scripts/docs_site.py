@@ -65,7 +65,7 @@ def every_command() -> str:
 
     def add(command: Any, name: str, above: Any) -> None:
         context = command.context_class(
-            command, info_name=name, parent=above, terminal_width=100, max_content_width=100
+            command, info_name=name, parent=above, terminal_width=80, max_content_width=80
         )
         parts.append(f"## {context.command_path}\n\n```text\n{command.get_help(context).strip()}\n```\n")
         for inner, below in sorted(getattr(command, "commands", {}).items()):
