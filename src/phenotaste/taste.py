@@ -54,8 +54,10 @@ class TASTE(Factorization):
         over a cohort, `phenotaste.engines.disk.Disk` or `phenotaste.engines.dask.DaskEngine`. The result does not
         depend on it, to the bit.
     n_jobs : threads, all cores by default. The result does not depend on it, to the bit.
+    random_state : a whole number, so that the starts are the same each time; None draws new ones.
     callback : called after each iteration with a record (start, n_starts, iteration, max_iter, loss); return
         True to stop.
+    verbose : 1 prints a line after each start.
 
     `TASTE(rank, weights="absolute", normalize=False, solver="bpp", init="uniform")` is the paper to the letter.
 

@@ -82,8 +82,8 @@ class RawLogistic(Classifier):
         >>> from phenotaste import baselines, simulate
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
         >>> model = baselines.RawLogistic(C=1.0, random_state=0).fit(cohort[:250])
-        >>> model.coefficients().round(2).iloc[0].tolist()
-        ['Dx_Conduction disorders [105.]', 'temporal', 2.13]
+        >>> model.coefficients().head(1).round(2).to_numpy().tolist()
+        [['Dx_Conduction disorders [105.]', 'temporal', 2.13]]
         """
         import pandas as pd
 

@@ -43,7 +43,7 @@ class DaskEngine:
     >>> from phenotaste.engines.dask import DaskEngine
     >>> cohort, truth = simulate.recovery(n_patients=20)
     >>> here = TASTE(rank=4, max_iter=5, random_state=0).fit(cohort)
-    >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
     ...     there = TASTE(rank=4, max_iter=5, random_state=0, engine=DaskEngine(cluster)).fit(cohort)
     >>> bool((there.W_ == here.W_).all())
     True
@@ -119,7 +119,7 @@ class DaskEngine:
         >>> from phenotaste.checkpoint import Checkpoint
         >>> from phenotaste.engines.dask import DaskEngine
         >>> kept = Checkpoint("kept", every=2, keep=True)
-        >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
         ...     engine = DaskEngine(cluster, work="work", checkpoint=kept)
         ...     model = TASTE(rank=4, max_iter=5, engine=engine).fit(simulate.recovery(n_patients=20)[0])
         ...     before = os.listdir("work")
