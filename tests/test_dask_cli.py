@@ -134,6 +134,7 @@ def test_workers_with_other_code_are_refused(tmp_path):
 def test_words_for_what_cannot_be(place):
     for options, status, words in (
         (("--engine", "dask://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
+        (("--engine", "tcp://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
         (("--engine", "dask://nowhere"), 1, "is not the address of a Dask scheduler"),
         (("--engine", "ray://127.0.0.1:1"), 2, "write it as dask://HOST:PORT"),
         (("--engine", "dask://127.0.0.1:1", "--memory", "4GB"), 1, "does not go together with --memory"),

@@ -17,8 +17,8 @@ def cluster_engine(
     """The engine that the options name; work files lie beside the checkpoints, or in an object store."""
     from phenotaste.engines.dask import DaskEngine, need_distributed
 
-    if not address.startswith("dask://"):
-        raise typer.BadParameter("write it as dask://HOST:PORT", param_hint="--engine")
+    if not address.startswith(("dask://", "tcp://", "tls://")):  # the last two are what Dask itself prints
+        raise typer.BadParameter("write it as dask://HOST:PORT, or as Dask prints it", param_hint="--engine")
     need_distributed()
     keep_quiet()
     return DaskEngine(
