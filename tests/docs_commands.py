@@ -24,8 +24,8 @@ def lines_of(text: str) -> list[str]:
 def words_of(line: str, plain: bool = False) -> list[str]:
     """The words of a line; with `plain` none unless it is a command of ours with nothing for a shell to do."""
     unquoted = re.sub(r"'[^']*'|\"[^\"$`]*\"| #.*", "", line)
-    unquoted = re.sub(r" > [\w./-]+\s*$", "", unquoted)  # the one thing of a shell that is done without one
-    if plain and (not line.startswith("phenotaste ") or re.search(r"[|<>&;$`*~(){}]", unquoted)):
+    unquoted = re.sub(r" > [\w./-]+\s*$", "", unquoted)  # this, and stars, the runner does without a shell
+    if plain and (not line.startswith("phenotaste ") or re.search(r"[|<>&;$`?~(){}]", unquoted)):
         return []
     try:
         return shlex.split(line, comments=True)

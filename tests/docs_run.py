@@ -4,6 +4,7 @@ A block that cannot run here follows a line `<!-- not run: reason -->`; it is th
 expects to find is made by `prepare(folder)` in `docs_setup/<page>.py`, which may return names for the page's Python."""
 
 import doctest
+import glob
 import importlib.util
 import os
 import subprocess
@@ -141,6 +142,7 @@ def run_shell(block: Block, folder: Path) -> None:
 def run_here(words: list[str]) -> None:
     printed, complaints = StringIO(), StringIO()
     words, file = (words[:-2], words[-1]) if words[-2:-1] == [">"] else (words, None)
+    words = [name for word in words for name in sorted(glob.glob(word)) or [word]]
     with patch.object(sys, "argv", words), redirect_stdout(printed), redirect_stderr(complaints):
         try:
             main()
