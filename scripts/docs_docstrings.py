@@ -48,21 +48,25 @@ def fields(record: Any) -> str:
 
 
 def markdown(text: str) -> str:
-    lines, found, place = text.splitlines(), [], 0
+    lines = text.splitlines()
+    found: list[str] = []
+    place, listing = 0, False
     while place < len(lines):
-        line = lines[place]
-        if HEADING.fullmatch(line) and place + 1 < len(lines) and set(lines[place + 1]) == {"-"}:
+        line, end = lines[place], place + 1
+        entry = ENTRY.fullmatch(line)
+        if bool(entry) != listing and not line.startswith(" "):
+            found.append("")  # Markdown begins and ends a list with an empty line
+            listing = bool(entry)
+        if entry:
+            names = ", ".join(f"`{name}`" if name != "The rest" else name for name in entry[1].split(", "))
+            found.append(f"- {names}: {entry[2]}")
+        elif HEADING.fullmatch(line) and "".join(lines[end : end + 1]).startswith("---"):
             found += [f"**{line}**", ""]
-            place += 2
+            end += 1
         elif line.startswith(">>> "):
             end = next((n for n in range(place, len(lines)) if not lines[n].strip()), len(lines))
             found += ["```pycon", *lines[place:end], "```"]
-            place = end
-        elif entry := ENTRY.fullmatch(line):
-            names = ", ".join(f"`{name}`" if name != "The rest" else name for name in entry[1].split(", "))
-            found.append(f"- {names}: {entry[2]}")
-            place += 1
         else:
             found.append(line)
-            place += 1
+        place = end
     return "\n".join(found)

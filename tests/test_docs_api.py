@@ -185,3 +185,15 @@ def test_every_public_name_and_method_is_on_the_site(site):  # noqa: F811
     places = set(re.findall(r'id="(phenotaste\.[\w.]+)"', pages))
     constants = {f"{module}.{name}" for module, listed in CONSTANTS.items() for name in listed}
     assert not ({public.path for public in everything()} | constants) - places
+
+
+def test_docstrings_are_shown_as_lists_and_code(site):  # noqa: F811
+    for page in (site / "reference").glob("*.html"):
+        text = page.read_text()
+        assert not re.findall(r"<h\d[^>]*>(?:Parameters|Attributes|Examples)", text), page.name
+        outside = re.sub(r"<pre.*?</pre>", "", text, flags=re.S)
+        assert "&gt;&gt;&gt;" not in outside, page.name
+    taste = (site / "reference" / "taste.html").read_text()
+    assert "<li><code>rank</code>: number of phenotypes.</li>" in re.sub(r"\s*</?p>\s*", "", taste)
+    built = (site / "reference" / "build.html").read_text()  # a record's fields, and the comments behind them
+    assert "<code>attrition</code>: step, patients, visits, events," in built

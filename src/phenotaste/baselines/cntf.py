@@ -55,7 +55,8 @@ class CNTF(ClassifierMixin, Factorization):
     rank : number of phenotypes.
     beta : weight of the regulariser; at 1 it weighs about as much as the counts. 0 drops it: Poisson factorisation.
     predictor : "lstm" on the courses, "lasso" on the scores W, or None to leave labels alone.
-    hidden_size, n_layers : of both LSTMs. dropout : of the predictor's last hidden state.
+    hidden_size, n_layers : of both LSTMs.
+    dropout : of the predictor's last hidden state.
     learning_rate, batch_size : of Adam, for both; batches are of patients.
     pretrain : iterations in which the network learns but does not regularise yet (half of `max_iter` at most).
     init, n_init, max_iter, tol : as in TASTE; an iteration sees every patient once.
@@ -67,7 +68,8 @@ class CNTF(ClassifierMixin, Factorization):
     ----------
     V_, W_, U_, offsets_ and the others of TASTE. F_ is None, H_ is the symmetric root of the mean U_kᵀU_k and only
     serves to measure cpi_, which this method does not aim at. loss_curve_ may rise where the network moves.
-    scale_ : σ. network_, predictor_ : the fitted networks, or None.
+    scale_ : σ.
+    network_, predictor_ : the fitted networks, or None.
     classes_, validation_auc_ : with labels only.
 
     Examples

@@ -28,12 +28,14 @@ class Evaluation:
     summary : a row for each method: AUC, AUPRC and Brier score as means over the splits, with intervals by resampled
         patients (`_low`, `_high`) and over the splits (`_splits_low`, `_splits_high`), calibration.
     comparison : TASTE's AUC less that of each other method, with the same two intervals.
-    splits : a row for each method and split; tuning : every setting tried on it with its validation AUC.
+    splits : a row for each method and split.
+    tuning : every setting tried on each split, with its validation AUC.
     coefficients : for each phenotype of `model` the odds ratio for one standard deviation of its score.
     roc, calibration : the curves, in steps and groups large enough to be shown.
     model : TASTE fitted to all patients with the settings that validation chose; for describing, not for the figures.
     predictions : patient, split, method, case, risk of every test patient, where asked for; else None.
-    counts : patients and cases in each part, None where too few to be told; audit : what is not shown, and why.
+    counts : patients and cases in each part, None where too few to be told.
+    audit, trusted : what is not shown, and why; whether all was to be shown.
 
     Examples
     --------

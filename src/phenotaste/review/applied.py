@@ -51,7 +51,8 @@ class Reviewed:
     model, review : what it was made from.
     groups : for each phenotype its number, name, status, comment and the numbers merged into it.
     names : the reviewer's names, made unique; "Phenotype 3" where there is none.
-    V_, F_ : definitions (J × G, P × G); W_, U_ : scores and courses, where the model has its patients.
+    V_, F_ : definitions (J × G, P × G).
+    W_, U_ : scores and courses, where the model has its patients.
 
     Examples
     --------

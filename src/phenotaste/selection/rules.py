@@ -64,6 +64,8 @@ RULES: dict[str, Rule] = {
     "rmse-elbow": Rule(rmse_elbow),
     "cpi-floor": Rule(cpi_floor),
 }
+"""The rules that `select` knows, by name; "found-again" is the one it takes unless told otherwise."""
+
 DEFAULT = "found-again"
 
 

@@ -21,6 +21,7 @@ HOMES = {
     "heart-failure": "heart_failure",
 }
 NAMES = tuple(HOMES)
+"""The studies that there are."""
 
 Cell = dict[str, Any]  # one fit or one split: plain numbers, words and truth values that say all of it
 Row = dict[str, Any]

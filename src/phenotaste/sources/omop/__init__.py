@@ -14,7 +14,10 @@ from phenotaste.sources.records import DIAGNOSIS, KINDS, MEDICATION, Records
 from phenotaste.sources.workspace import Workspace, refusing
 
 CODES = ("standard", SOURCE)
+"""What `codes` may be."""
+
 DRUGS = ("auto", "ingredient", *ATC_CLASSES, "era", "exposure")
+"""What `drugs` may be."""
 
 __all__ = ["CODES", "DRUGS", "read", "redacted"]
 
