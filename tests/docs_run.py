@@ -92,7 +92,8 @@ def run_page(page: Path, folder: Path) -> int:
 def in_folder(folder: Path):
     """In an empty folder, which is home as well, with the commands of this environment first on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    here = {"HOME": str(folder), "PATH": path, "MPLBACKEND": "agg", "COLUMNS": "100"}
+    fonts = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # looked up only once
+    here = {"HOME": str(folder), "PATH": path, "MPLBACKEND": "agg", "MPLCONFIGDIR": fonts, "COLUMNS": "100"}
     with patch.dict(os.environ, here), chdir(folder):
         yield
 
