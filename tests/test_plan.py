@@ -24,3 +24,7 @@ def test_plan_is_of_the_whole_cohort_though_it_tries_a_sample():
     assert expected.seconds_per_iteration > 0
     assert np.isclose(expected.most_seconds, 150 * expected.seconds_per_iteration)
     assert dict(expected.lines())["Patients"].startswith("9,000")
+    seconds, minutes = (
+        dict(expected._replace(most_seconds=most).lines())["At most"].split(",")[0] for most in (2.2, 90.0)
+    )
+    assert (seconds, minutes) == ("3 seconds", "1.5 minutes")  # rounded up: no fit takes nothing

@@ -1,6 +1,7 @@
 """What a fit will need, before it is started: memory from the sizes, time from a sample of the patients."""
 
 import gc
+import math
 import time
 from typing import NamedTuple
 
@@ -60,8 +61,12 @@ class Plan(NamedTuple):
                 f"at least {in_words(self.least_memory)}, and {in_words(self.disk)} of disk for the courses",
             ),
             ("An iteration", f"{self.seconds_per_iteration:.3g} s on {self.threads} threads"),
-            ("At most", f"{self.most_seconds / 60:.1f} minutes, if no start converges before max_iter"),
+            ("At most", f"{_time_in_words(self.most_seconds)}, if no start converges before max_iter"),
         ]
+
+
+def _time_in_words(seconds: float) -> str:
+    return f"{math.ceil(seconds)} seconds" if seconds < 60 else f"{seconds / 60:.1f} minutes"
 
 
 def plan(model: TASTE, cohort: Cohort) -> Plan:
