@@ -8,7 +8,9 @@ from phenotaste.review import Review
 
 
 def prepare(folder: Path) -> None:
-    makes_cdm = next(block for block in blocks_of(ROOT / "docs" / "tutorials" / "omop.md") if block.language == "python")
+    makes_cdm = next(
+        block for block in blocks_of(ROOT / "docs" / "tutorials" / "omop.md") if block.language == "python"
+    )
     run_python(makes_cdm, {})
     for command in (
         "phenotaste cohort omop cdm.duckdb --min-visits 5 --min-patients 5 --out cohort",
