@@ -15,4 +15,6 @@ def prepare(folder):
     first, merged = replace(first, status="accepted"), replace(second, status="merged", merge_with=1)
     Review.blank(model).write(folder / "ben.json")
     for name in ("review", "anna"):
-        replace(Review.blank(model, "Dr A"), decisions=(first, merged, *others)).write(folder / f"{name}.json")
+        replace(Review.blank(model, "Dr A"), decisions=(first, merged, *others)).write(
+            folder / f"{name}.json"
+        )
