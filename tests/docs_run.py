@@ -7,6 +7,7 @@ import doctest
 import glob
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
@@ -49,6 +50,8 @@ def blocks_of(page: Path) -> list[Block]:
         if token.type == "html_block" and token.content.startswith(NOT_RUN):
             reason = token.content.removeprefix(NOT_RUN).split("-->")[0].strip()
             assert reason, f"{page.name}: “not run” says why"
+            gone = [file for file in re.findall(r"tests/\w+\.py", reason) if not (ROOT / file).is_file()]
+            assert not gone, f"{page.name}: {gone} runs nothing any more"
         elif token.type in ("fence", "code_block"):
             language = token.info.split()[0] if token.info.strip() else ""
             block = Block(page, token.map[0] + 1, language, token.content, reason)
@@ -64,7 +67,7 @@ def inline_commands(page: Path) -> list[str]:
     """Commands within sentences."""
     tokens = MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
     codes = [child.content for t in tokens for child in t.children or () if child.type == "code_inline"]
-    return [code for code in codes if code.startswith("phenotaste ")]
+    return [code for code in codes if code.startswith(("phenotaste ", "make "))]
 
 
 def run_page(page: Path, folder: Path) -> int:

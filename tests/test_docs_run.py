@@ -3,13 +3,19 @@
 import pytest
 
 from docs_commands import check_line
-from docs_run import PAGES, ROOT, run_page
+from docs_run import PAGES, ROOT, inline_commands, run_page
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_everything_on_the_page_runs(page, tmp_path):
     run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"])
+def test_commands_that_other_pages_name_exist(name):
+    for command in inline_commands(ROOT / name):
+        check_line(command, strict=False)
 
 
 def page_with(tmp_path, text):
@@ -85,6 +91,8 @@ BROKEN = {
     "indented": "Run\n\n    phenotaste demo\n",
     "a language nobody runs": "```perl\n1;\n```",
     "a command as mere text": "```text\nphenotaste demo\n```",
+    "not run, by a test that is gone": "<!-- not run: tests/test_nothing.py does -->\n```sh\ntrue\n```",
+    "in a sentence, no target": "Give `make everything`.",
     "in a sentence, unknown option": "Give `phenotaste fit --devise cuda`.",
     "in a sentence, unknown command": "Give `phenotaste federated init|stop`.",
 }
