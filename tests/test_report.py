@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -490,3 +491,16 @@ assert "matplotlib" in sys.modules
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_summary_calls_phenotypes_unique_only_where_cpi_can_say_so():
+    patients, _ = simulate.ehr(60, n_features=30, rank=3, mean_visits=12, random_state=1)
+    found = report.fit_summary(TASTE(3, random_state=0).fit(patients))
+    assert found.cpi > 0.9 > found.short_histories / found.patients
+    for summary, words in (
+        (found, "the phenotypes are unique"),
+        (replace(found, cpi=0.5), "not unique: try a larger mu"),
+        (replace(found, short_histories=31), "most histories are short"),
+        (replace(found, cpi=float("nan")), "undefined"),
+    ):
+        assert words in dict(summary.lines())["CPI"]

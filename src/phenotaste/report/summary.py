@@ -7,6 +7,8 @@ from typing import Any
 from phenotaste.core.loop import Outcome
 from phenotaste.taste import TASTE
 
+UNIQUE = 0.9  # a CPI from here on is called near 1, as the rules of `phenotaste select` have it
+
 
 @dataclass(frozen=True)
 class FitSummary:
@@ -78,12 +80,7 @@ class FitSummary:
             ("Short histories", f"{self.short_histories:,} (fewer visits than phenotypes)"),
             ("Empty histories", f"{self.empty_histories:,}"),
             ("RMSE", f"{self.rmse:.4g}"),
-            (
-                "CPI",
-                f"{self.cpi:.3f} (near 1, the phenotypes are unique)"
-                if self.cpi == self.cpi
-                else "undefined",
-            ),
+            ("CPI", self._cpi_in_words()),
             ("Objective", f"{self.objective:,.6g}"),
             ("Iterations", f"{self.iterations:,} (best of {self.starts:,} {plural('start', self.starts)})"),
         ]
@@ -91,6 +88,16 @@ class FitSummary:
             found.append(("Time", f"{self.seconds:.1f} s"))
         word = self.outcome.replace("_", " ")
         return [*found, ("Outcome", word if self.converged else f"{word}. {self.advice}")]
+
+    def _cpi_in_words(self) -> str:
+        """What CPI says. Fewer visits than phenotypes can share a cross-product that tells no courses apart."""
+        if not math.isfinite(self.cpi):
+            return "undefined"
+        if 2 * self.short_histories > self.patients:
+            return f"{self.cpi:.3f} (most histories are short: this says little about uniqueness)"
+        if self.cpi < UNIQUE:
+            return f"{self.cpi:.3f} (not near 1, so the phenotypes are not unique: try a larger mu)"
+        return f"{self.cpi:.3f} (near 1, the phenotypes are unique)"
 
 
 def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
