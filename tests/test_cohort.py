@@ -18,7 +18,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
-from phenotaste import store
+from phenotaste import checks, store
 from phenotaste.cohort import Cohort, PatientIndexError
 from phenotaste.errors import InputError
 
@@ -152,6 +152,23 @@ def test_untidy_entries_are_tidied_without_touching_the_caller_s(data, indices, 
     assert c.visits.indptr.tolist() == [0, 2, 2]
     for mine, was in zip([caller.data, caller.indices, caller.indptr], before, strict=True):
         np.testing.assert_array_equal(mine, was)
+
+
+@pytest.mark.parametrize("row", range(6))
+@pytest.mark.parametrize("fault", ["unsorted", "zero"])
+def test_untidy_entries_are_found_wherever_they_are(row, fault, monkeypatch):
+    monkeypatch.setattr(checks, "LOOKED_AT_ONCE", 3)  # entries: rows of 1, 2 … 6 are looked at some at a time
+    lengths = np.arange(1, 7)
+    indices = np.concatenate([np.arange(n) for n in lengths])
+    data, bounds = np.ones(len(indices)), np.concatenate([[0], np.cumsum(lengths)])
+    assert checks.is_tidy(sp.csr_array((data, indices, bounds), shape=(6, 6)))
+    last = bounds[row + 1] - 1
+    if fault == "zero":
+        data[last] = 0
+    elif row > 0:
+        indices[last], indices[last - 1] = indices[last - 1], indices[last]
+    untidy = fault == "zero" or row > 0
+    assert checks.is_tidy(sp.csr_array((data, indices, bounds), shape=(6, 6))) is not untidy
 
 
 def test_big_arrays_are_shared_not_copied_and_only_the_view_is_read_only():

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from phenotaste.errors import InputError
 
 INT32_MAX = np.iinfo(np.int32).max
+LOOKED_AT_ONCE = 2**20  # entries
 
 
 class CSR(NamedTuple):
@@ -125,11 +126,28 @@ def checked_visits(
             f"feature {label(names, matrix.indices[fault[0]])} is {fault[1]} in a visit of the patient at "
             f"position {patient}; correct it or drop the visit."
         )
-    if not matrix.has_canonical_format or np.count_nonzero(matrix.data) < matrix.nnz:
+    if not is_tidy(matrix):
         matrix = matrix.copy()
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
     return frozen_csr(matrix.data, matrix.indices, matrix.indptr, matrix.shape[1])
+
+
+def is_tidy(matrix: sp.csr_array) -> bool:
+    """Whether columns rise within each row and no zero is stored.
+
+    Some rows at a time: numpy holds the interpreter while it counts, and where a file is larger than memory another
+    thread has to drop the pages that were read.
+    """
+    indptr, first = matrix.indptr, 0
+    while first < len(indptr) - 1:
+        last = max(int(np.searchsorted(indptr, indptr[first] + LOOKED_AT_ONCE, "right")) - 1, first + 1)
+        here, rows, first = slice(indptr[first], indptr[last]), indptr[first : last + 1], last
+        shape = (len(rows) - 1, matrix.shape[1])
+        some = sp.csr_array((matrix.data[here], matrix.indices[here], rows - rows[0]), shape=shape)
+        if not some.has_canonical_format or np.count_nonzero(some.data) < some.nnz:
+            return False
+    return True
 
 
 def frozen_csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_features: int) -> sp.csr_array:

@@ -20,7 +20,11 @@ import numpy as np
 from phenotaste.errors import InputError
 
 PAGE = mmap.ALLOCATIONGRANULARITY
-LOOK_EVERY = 0.01  # seconds: a disk brings some 30 MB in that time
+LOOK_EVERY = (
+    0.01  # seconds: a disk brings some 30 MB in that time, the system's own memory many times as much,
+)
+LOOK_CLOSELY = 0.002  # so this is how often where more than
+NEARLY = 0.8  # of what is allowed is held
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", 1)}
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
@@ -157,8 +161,11 @@ def flush(array: np.ndarray) -> None:
 def resident_bytes() -> int:
     """Memory of this process now; 0 where the system does not tell."""
     try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        statm = os.open("/proc/self/statm", os.O_RDONLY)  # in the plainest way: somebody looks often
+        try:
+            return int(os.read(statm, 200).split()[1]) * mmap.PAGESIZE
+        finally:
+            os.close(statm)
     except (OSError, ValueError):
         return 0
 
@@ -179,8 +186,11 @@ def ceiling(most: int) -> Iterator[None]:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_EVERY):
-            if resident_bytes() > most:
+        pause = LOOK_EVERY
+        while not over.wait(pause):
+            held = resident_bytes()
+            pause = LOOK_EVERY if held < NEARLY * most else LOOK_CLOSELY
+            if held > most:
                 drop_all()
 
     looking = threading.Thread(target=look, name="memory ceiling", daemon=True)
