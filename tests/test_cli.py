@@ -169,6 +169,8 @@ def test_fit_includes_patients_only_when_asked_and_replaces_only_when_asked(call
         (["score", "model", "cohort", "--out", "cohort"], "within a folder that is read"),
         (["score", "model", "cohort", "--out", "broken"], "is not a file"),
         (["score", "model", "cohort", "--out", "x", "--courses", "x"], "both scores and courses"),
+        (["score", "model", "cohort", "--out", "x.csv"], "let it end in .parquet"),
+        (["score", "model", "cohort", "--out", "x", "--courses", "x.CSV"], "let it end in .parquet"),
         (["score", "model", "narrow", "--out", "x.parquet"], "static features"),
         (["demo", "--out", "."], "not from an earlier demo"),
     ],

@@ -13,5 +13,5 @@ class InputError(ValueError):
     ...     Cohort.load("no-such-folder")
     ... except InputError as error:
     ...     print(error)
-    no-such-folder is not a saved cohort; give the folder that save() made.
+    no-such-folder is not a saved cohort; give the folder that save() or a command made.
     """

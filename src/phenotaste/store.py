@@ -317,7 +317,9 @@ def _read_once(
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
     with _refusing(folder, "loaded"):
         if not (folder / MANIFEST).exists():
-            raise InputError(f"{folder} is not a saved {kind}; give the folder that save() made.")
+            raise InputError(
+                f"{folder} is not a saved {kind}; give the folder that save() or a command made."
+            )
         manifest = _read_manifest(folder, kind)
         arrays = {stem: _read_file(folder, entry, mmap) for stem, entry in manifest["files"].items()}
         return arrays, manifest["meta"]

@@ -8,6 +8,8 @@ import typer
 from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, Threads
 from phenotaste.errors import InputError
 
+NOT_PARQUET = (".csv", ".tsv", ".txt", ".json", ".xlsx")
+
 
 def score(
     model: ModelFolder,
@@ -39,6 +41,9 @@ def score(
     from phenotaste.report.files import check_file
     from phenotaste.report.scores import write_scores
 
+    for file in (out, courses):
+        if file is not None and file.suffix.lower() in NOT_PARQUET:
+            raise InputError(f"{file} would hold Parquet under a misleading name: let it end in .parquet.")
     targets = [check_file(file, (model, cohort)) for file in (out, courses) if file is not None]
     if len(set(targets)) < len(targets):
         raise InputError(f"{courses} is given for both scores and courses: choose two files.")
