@@ -283,6 +283,23 @@ def test_a_fit_whose_first_iteration_would_take_too_long_is_not_begun(monkeypatc
     assert "not begun: one iteration would take about" in scale_page.whole_fits(table)
 
 
+@pytest.mark.parametrize(("method", "bytes_a_visit"), [("TASTE", 2 * 8 * 5), ("CopaPlus", 2 * 8 * 5)])
+def test_a_fit_that_memory_does_not_hold_is_not_begun(method, bytes_a_visit, monkeypatch):
+    cell = next(c for c in scale.cells(QUICK) if c["method"] == method and c["part"] == "an iteration")
+    monkeypatch.setattr(scale, "free_memory", lambda: 1e12)
+    whole = scale.run(cell, Work(QUICK, 1))
+    assert whole["iterations"] == scale.ITERATIONS
+    monkeypatch.setattr(scale, "free_memory", lambda: 1.0)
+    row = scale.run(cell, Work(QUICK, 1))
+    assert (row["outcome"], row["iterations"]) == ("no memory", 0)
+    assert row["gb_needed"] * 1e9 >= bytes_a_visit * whole["visits"]
+    nothing = dict.fromkeys(
+        [*("seconds", "processor_seconds", "cpi", "last_fall"), "seconds_iteration", "processor_iteration"]
+    )
+    table = scale.table(pd.DataFrame([{**cell, **nothing, **row}]).astype({"gb_needed": float}))
+    assert "not begun: needs 0 GB of memory" in scale_page.iterations(table)
+
+
 def test_where_the_other_was_stopped_the_ratio_is_a_lower_bound():
     by = pd.DataFrame({"finished_mean": {"TASTE": 1.0, PUBLISHED: 0.0}})
     assert scale_page.at_least(by, 78.2) == "over 78"

@@ -1,13 +1,15 @@
 """The paper's Q2: how long TASTE, Cohen+ and COPA+ take as patients grow more."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from phenotaste.cohort import Cohort
 from phenotaste.core.loop import Progress
 from phenotaste.engines.gpu import cuda_available
+from phenotaste.plan import bytes_of_a_fit
+from phenotaste.selection.run import free_memory
 from phenotaste.studies import cohorts, scale_page
 from phenotaste.studies.machine import load, processor_seconds
 from phenotaste.studies.methods import PUBLISHED, estimator, fitted, warm
@@ -104,8 +106,11 @@ def run(cell: Cell, work: Work) -> Row:
     settings = {"dtype": "float32", "device": cell["device"]} if cell["method"] == "TASTE" else {}
     if cell["device"] == "cpu" and cell["patients"] <= DRAWN * 2:
         settings.pop("dtype", None)
-    warm(cell, cohort, work.threads, **settings)
     size = {"visits": cohort.n_visits, "entries": int(cohort.visits.nnz)}
+    needed = bytes_needed(cell, cohort, settings)
+    if needed > free_memory():
+        return {"outcome": "no memory", "iterations": 0, "load": load(), "gb_needed": needed / 1e9, **size}
+    warm(cell, cohort, work.threads, **settings)
     if cell["method"] == PUBLISHED and cell["patients"] > PROBE:
         expected = expected_iteration(cell, cohort, work)
         if expected["seconds_iteration"] > watch.seconds:
@@ -122,6 +127,13 @@ def run(cell: Cell, work: Work) -> Row:
         "cpi": model.cpi_,
         **size,
     }
+
+
+def bytes_needed(cell: Cell, cohort: Cohort, settings: dict[str, Any]) -> int:
+    """What a fit holds in this machine's memory beside the cohort."""
+    if cell["method"] == "TASTE":
+        return bytes_of_a_fit(estimator(cell, None, **settings), cohort)
+    return 2 * 8 * cohort.n_visits * int(cell["rank"])  # Q, and in the end the courses, in float64
 
 
 def expected_iteration(cell: Cell, cohort: Cohort, work: Work) -> Row:
@@ -168,8 +180,10 @@ def table(results: "pd.DataFrame") -> "pd.DataFrame":
     marked = results.assign(finished=(results["outcome"] == "converged").astype(float))
     keys = ["part", "patients", "method", "device"]
     measured = ["seconds", "processor_seconds", "iterations", "seconds_iteration", "processor_iteration"]
-    found = summarise(marked, keys, [*measured, "cpi", "last_fall", "finished"])
-    return found.drop(columns=["finished_sd", "last_fall_sd"])
+    if "gb_needed" not in marked:  # where memory sufficed for all
+        marked = marked.assign(gb_needed=np.nan)
+    found = summarise(marked, keys, [*measured, "cpi", "last_fall", "finished", "gb_needed"])
+    return found.drop(columns=["finished_sd", "last_fall_sd", "gb_needed_sd"])
 
 
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":

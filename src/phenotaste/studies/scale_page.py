@@ -56,8 +56,7 @@ def panel(axis: "Axes", rows: "pd.DataFrame", measure: str) -> None:
 
 
 def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
-    first = results.iloc[0]
-    low, high = results["load"].min(), results["load"].max()
+    first = results[results["device"] == "cpu"].iloc[0]
     return f"""
 ## What was run
 
@@ -69,8 +68,7 @@ as such.
 
 {what_ran(results)}
 
-The machine did other work beside (load average {low:g} to {high:g} on {int(first["cores"])} cores): processor seconds
-are what to compare.
+{what_else(results)}
 
 ## To the tolerance
 
@@ -91,6 +89,19 @@ numpy's, so that much of the ratio is the implementation's; on the same compiled
 
 {iterations(table)}
 """
+
+
+def what_else(results: "pd.DataFrame") -> str:
+    """What the machines did beside, and whose rows those of a GPU are."""
+    here = results[results["device"] == "cpu"]
+    low, high, cores = here["load"].min(), here["load"].max(), int(here["cores"].iloc[0])
+    text = f"""Load average before each fit, the study's own threads included: {low:g} to {high:g} on {cores} cores.
+Where others used them too, processor seconds are what to compare."""
+    beside = results[results["device"] == "cuda"]
+    if len(beside) and beside["processor"].iloc[0] != here["processor"].iloc[0]:
+        text += f""" The rows of the GPU are of another machine, whose processor has
+{int(beside["cores"].iloc[0])} cores."""
+    return text
 
 
 def guessed(table: "pd.DataFrame") -> str:
@@ -137,6 +148,8 @@ def whole_fits(table: "pd.DataFrame") -> str:
 
 def ended(row: "pd.Series") -> str:
     """How many of the starts converged; where none did, how far the last iteration still moved the objective."""
+    if row["gb_needed_mean"] > 0:
+        return f"not begun: needs {row['gb_needed_mean']:.0f} GB of memory"
     done = round(row["finished_mean"] * row["count"])
     if done:
         return f"{done} of {int(row['count'])}"
@@ -172,7 +185,7 @@ def iterations(table: "pd.DataFrame") -> str:
         [
             f"{int(row['patients']):,}",
             LABELS[row["method"]] + (", GPU" if row["device"] == "cuda" else ""),
-            shown(row["seconds_iteration_mean"], 3),
+            ended(row) if row["gb_needed_mean"] > 0 else shown(row["seconds_iteration_mean"], 3),
             shown(row["processor_iteration_mean"], 3),
         ]
         for _, row in table.iterrows()
