@@ -137,7 +137,7 @@ def test_a_browser_asks_no_other_host_either(site, chromium):
             page.goto(home + name)
         page.goto(home + "index.html")
         page.fill("input.md-search__input", "hospitals")
-        page.wait_for_selector(".md-search-result__item", state="attached", timeout=20_000)
+        page.wait_for_selector(".md-search-result__item", state="attached", timeout=60_000)
         page.context.close()
     finally:
         server.shutdown()
