@@ -12,7 +12,7 @@ from phenotaste.errors import InputError
 from phenotaste.prediction.folder import Folder
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
 from phenotaste.prediction.tables import bounds
-from phenotaste.selection.figures import BLUE, DPI, LINE, RED, SOFT, clean, new_figure
+from phenotaste.selection.figures import BLUE, DPI, LINE, SOFT, clean, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 # Of one lightness step each, so that they can be told apart in grey and by colour-blind readers; dashes help too.
 COLOURS = {
-    TASTE_NAME: RED,
-    "copa": BLUE,
-    "copa-static": "#6aa9d6",
+    TASTE_NAME: BLUE,
+    "copa": "#c2641a",
+    "copa-static": "#e0a062",
     "cntf": "#7b5ea7",
-    "gru": "#b8892b",
+    "gru": "#4f8a4b",
     "raw": "#22303c",
     "raw-static": "#8b97a3",
 }
@@ -81,7 +81,7 @@ def roc(found: "Evaluation") -> "Figure":
         if ours and curve["cases_sd"].notna().all():
             below, above = curve["cases"] - curve["cases_sd"], curve["cases"] + curve["cases_sd"]
             axis.fill_between(
-                curve["controls"], below.clip(0, 1), above.clip(0, 1), color=RED, alpha=0.12, linewidth=0
+                curve["controls"], below.clip(0, 1), above.clip(0, 1), color=BLUE, alpha=0.12, linewidth=0
             )
     axis.set_aspect("equal")
     finish(
@@ -110,7 +110,7 @@ def calibration(found: "Evaluation") -> "Figure":
         label = "" if number else "logistic calibration, each split"
         axis.plot(risks, curve, color=BLUE, alpha=0.4, linewidth=1, label=label)
     axis.scatter(
-        points["predicted"], points["observed"], s=4 + points["patients"] ** 0.5 * 2, color=RED, alpha=0.75,
+        points["predicted"], points["observed"], s=4 + points["patients"] ** 0.5 * 2, color=BLUE, alpha=0.75,
         linewidths=0, label="groups of risk, each split", zorder=3,
     )  # fmt: skip
     axis.set(xlim=(0, top), ylim=(0, top))
