@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-FOR_DEVELOPERS = ("dev", "bench")
+FOR_DEVELOPERS = ("dev", "bench", "docs")
 BOUND = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?\s*(?P<rest>.*)")
 
 
