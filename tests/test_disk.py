@@ -19,6 +19,7 @@ from phenotaste.checkpoint import Checkpoint
 from phenotaste.cli.app import app
 from phenotaste.engines import disk
 from phenotaste.engines.disk import Disk, Work
+from phenotaste.engines.gpu import cuda_available
 from phenotaste.errors import InputError
 from phenotaste.plan import plan
 
@@ -269,3 +270,15 @@ def test_the_command_line_fits_and_saves_within_a_memory(tmp_path, capsys):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
     assert other.U_.shape == (c.n_visits, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "disk", "plain"]
+
+
+@pytest.mark.skipif(cuda_available(), reason="there is a GPU, which --device auto takes")
+def test_where_there_is_no_gpu_auto_is_the_processor_in_all_it_can_do(tmp_path):
+    cohort(1, n_patients=60, visits=(0, 30)).save(tmp_path / "cohort")
+    arguments = ["fit", str(tmp_path / "cohort"), "--rank", "3", "--max-iter", "5", "--device", "auto"]
+    app([*arguments, "--out", str(tmp_path / "model"), "--memory", "2GB", "--resume"], standalone_mode=False)
+    with pytest.raises(InputError, match="need --device cpu"):
+        app(
+            [*arguments[:-1], "cuda", "--out", str(tmp_path / "other"), "--memory", "2GB"],
+            standalone_mode=False,
+        )

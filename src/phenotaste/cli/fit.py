@@ -197,8 +197,11 @@ def fit_and_save(
 def engine_of(model: "TASTE", checkpoint: "Checkpoint", memory: str | None) -> "Opener | None":
     """Where the patient step runs, and what keeps the fit on its way."""
     from phenotaste.engines.disk import Disk
+    from phenotaste.engines.gpu import cuda_available
     from phenotaste.engines.threads import InMemory
 
+    if model.device == "auto" and not cuda_available():
+        model.device = "cpu"
     if model.device == "cpu":
         return InMemory(checkpoint) if memory is None else Disk(checkpoint.folder, memory, checkpoint)
     if memory is not None or checkpoint.resume:
