@@ -65,6 +65,13 @@ def test_meds_labels(call, place, tmp_path):  # noqa: F811
     np.testing.assert_array_equal(table["boolean_value"].to_numpy(), expected.members[:, 1])
 
 
+def test_a_threshold_that_hardly_anybody_reaches_is_told(call, place, tmp_path):  # noqa: F811
+    for threshold, told in ((0.999, True), (0.2, False)):
+        out = ("--threshold", threshold, "--out", tmp_path / str(threshold))
+        done = call("export", "model", "cohort", "--to", "meds-labels", *out, folder=place)
+        assert ("another --threshold may suit better" in " ".join(done.stdout.split())) is told
+
+
 def test_omop_cohort_as_a_process_of_its_own(place, tmp_path):
     by = ("--by", "intensity", "--threshold", "1.5", "--first-id", 70)
     done = run(

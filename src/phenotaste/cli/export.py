@@ -131,12 +131,16 @@ def print_members(found: "Exported", out: Path, to: str, json_: bool) -> None:
         return
     members = zip(found.names, found.members, strict=True)
     few = "not shown: fewer than 11 have it, or have not"
+    advice = [
+        ("Advice", "look at the shares that phenotaste score writes: another --threshold may suit better")
+    ]
     print_list(
         f"Written to {out}",
         [
             ("Patients", f"{found.patients:,}"),
             ("Left out", f"{found.without_visits:,} (without visits, so without a date)"),
             *((name, few if count is None else f"{count:,} patients") for name, count in members),
+            *(advice if not all(found.members) else []),  # somebody gets nobody, or next to nobody
             ("Files", ", ".join(found.files)),
             ("Note", PATIENT_LEVEL),
         ],
