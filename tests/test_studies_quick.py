@@ -283,7 +283,7 @@ def test_a_fit_whose_first_iteration_would_take_too_long_is_not_begun(monkeypatc
     assert "not begun: one iteration would take about" in scale_page.whole_fits(table)
 
 
-@pytest.mark.parametrize(("method", "bytes_a_visit"), [("TASTE", 2 * 8 * 5), ("CopaPlus", 2 * 8 * 5)])
+@pytest.mark.parametrize(("method", "bytes_a_visit"), [("TASTE", 2 * 8 * 5), ("CopaPlus", 3 * 8 * 5)])
 def test_a_fit_that_memory_does_not_hold_is_not_begun(method, bytes_a_visit, monkeypatch):
     cell = next(c for c in scale.cells(QUICK) if c["method"] == method and c["part"] == "an iteration")
     monkeypatch.setattr(scale, "free_memory", lambda: 1e12)

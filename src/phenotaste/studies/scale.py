@@ -133,7 +133,7 @@ def bytes_needed(cell: Cell, cohort: Cohort, settings: dict[str, Any]) -> int:
     """What a fit holds in this machine's memory beside the cohort."""
     if cell["method"] == "TASTE":
         return bytes_of_a_fit(estimator(cell, None, **settings), cohort)
-    return 2 * 8 * cohort.n_visits * int(cell["rank"])  # Q, and in the end the courses, in float64
+    return int(3.2 * 8 * cohort.n_visits * cell["rank"])  # measured: Q, courses and what they are made from
 
 
 def expected_iteration(cell: Cell, cohort: Cohort, work: Work) -> Row:
