@@ -1,6 +1,6 @@
 """Figure and page of the study `scale`, from its results."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phenotaste.studies import drawing
 from phenotaste.studies.methods import LABELS, PUBLISHED, ordered
@@ -17,16 +17,26 @@ PAPER_RATIO, PAPER_SIZES = (
 )  # Q2: up to so many times faster than Cohen+
 PLANNED = (12_500, 25_000, 50_000, 100_000)
 COMPLETE, PART = "to the tolerance", "an iteration"
+ON_GPU: dict[str, Any] = {"color": "#4f8a4b", "marker": "D", "markersize": 4, "linewidth": 2.0, "zorder": 5}
 
 
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
-    drawn, axes = drawing.grid(1, 2, width=4.4, height=3.0)
-    whole, iteration = axes[0]
+    on_gpu = table[table["device"] == "cuda"]
+    drawn, axes = drawing.grid(1, 3 if len(on_gpu) else 2, width=4.0, height=3.0)
+    whole, iteration = axes[0][:2]
     panel(whole, table[(table["part"] == COMPLETE) & (table["device"] == "cpu")], "processor_seconds")
     panel(iteration, table[table["device"] == "cpu"], "processor_iteration")
     whole.set_title("A fit to 1e-4", fontsize=9, loc="left")
     iteration.set_title("An iteration", fontsize=9, loc="left")
     whole.set_ylabel("processor seconds", fontsize=8)
+    if len(on_gpu):
+        clock = axes[0][2]
+        ours = table[(table["part"] == COMPLETE) & (table["method"] == "TASTE")]
+        panel(clock, ours[ours["device"] == "cpu"], "seconds")
+        clock.plot(on_gpu["patients"], on_gpu["seconds_mean"], label="TASTE, on a GPU", **ON_GPU)
+        sizes_below(clock, ours["patients"])
+        clock.set_title("A fit to 1e-4, on the clock", fontsize=9, loc="left")
+        clock.set_ylabel("seconds", fontsize=8)
     drawing.legend(drawn, axes)
     return drawn
 
@@ -49,10 +59,28 @@ def panel(axis: "Axes", rows: "pd.DataFrame", measure: str) -> None:
     axis.set_xscale("log")
     if rows[f"{measure}_mean"].notna().any():
         axis.set_yscale("log")
-    sizes = sorted(rows["patients"].unique())
-    axis.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
+    sizes_below(axis, rows["patients"])
+
+
+def sizes_below(axis: "Axes", patients: "pd.Series") -> None:
+    """Sizes, but for those whose words would run into the one before."""
+    there: list[int] = []
+    sizes = sorted(int(size) for size in patients.unique())
+    apart = 1.9 if len(sizes) < 6 else 3.9
+    for size in sizes:
+        if not there or size > apart * there[-1]:
+            there.append(size)
+    axis.set_xticks(there, [short(size) for size in there], fontsize=8)
     axis.minorticks_off()
     axis.set_xlabel("patients", fontsize=8)
+
+
+def short(size: int) -> str:
+    """12,500 is 12.5 k."""
+    for unit, name in ((1_000_000, " M"), (1_000, " k")):
+        if size >= unit:
+            return f"{size / unit:g}{name}"
+    return str(size)
 
 
 def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
@@ -108,7 +136,7 @@ def guessed(table: "pd.DataFrame") -> str:
     """Fits that were not begun have an iteration that was worked out from one of fewer patients."""
     return (
         " (of a fit not begun, from an iteration on fewer patients)"
-        if (table["iterations_mean"] == 0).any()
+        if ((table["iterations_mean"] == 0) & table["gb_needed_mean"].isna()).any()
         else ""
     )
 
