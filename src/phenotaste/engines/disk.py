@@ -35,6 +35,7 @@ PROGRAM = 450 * 10**6  # measured: this program with its libraries and compiled 
 BARE_PROGRAM = 250 * 10**6  # measured: the same before the kernels are loaded, which is when a start is drawn
 NMF_ENTRY_BYTES = 70  # measured: for each entry of the patients that an NMF start looks at
 SLACK = 64 * 10**6  # the start's sample, and what a disk brings between two looks at the memory
+BETWEEN_LOOKS = 128 * 10**6  # measured: up to 100 MB came in from the system's cache before anybody could look
 PATIENT_BYTES = 64  # weights, norms, offsets and short-lived copies of them
 SMALLEST_PIECE = 512  # visits: smaller ones cost more calls than they save memory
 AT_ONCE = 3  # pieces of a thread in memory: the last on its way out, the one at work, the next on its way in
@@ -69,7 +70,8 @@ class Disk:
 
     def around(self) -> AbstractContextManager[None]:
         """What holds from before the cohort is looked at until the model is fitted."""
-        return pages.ceiling(int(0.95 * pages.bytes_of(self.memory)))
+        memory = pages.bytes_of(self.memory)
+        return pages.ceiling(max(memory - BETWEEN_LOOKS, int(0.8 * memory)))
 
     def room(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array that needs no memory."""
