@@ -56,8 +56,9 @@ def worker_pids(cluster):
 
 def kill_a_worker(cluster, chance, seconds=60):
     """SIGKILL one of the worker processes, as soon as there is one."""
-    wait_for(lambda: worker_pids(cluster), seconds)
-    pid = chance.choice(worker_pids(cluster))
+    seen = []  # asked again, there might be none: they come and go
+    wait_for(lambda: seen.extend(worker_pids(cluster)) or seen, seconds)
+    pid = chance.choice(seen)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return pid
