@@ -51,7 +51,8 @@ def assert_same(found, expected):
 def worker_pids(cluster):
     """The processes that wait for tasks or run them now: not their nannies, and none that is still starting."""
     known = list(cluster.scheduler.workers)
-    return [nanny.pid for nanny in cluster.workers.values() if nanny.worker_address in known and nanny.pid]
+    pids = [nanny.pid for nanny in cluster.workers.values() if nanny.worker_address in known]
+    return [pid for pid in pids if pid]  # asked for once: the next moment there may be none
 
 
 def kill_a_worker(cluster, chance, seconds=60):
