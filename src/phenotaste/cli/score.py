@@ -41,14 +41,14 @@ def score(
     from phenotaste.report.files import check_file
     from phenotaste.report.scores import write_scores
 
-    for file in (out, courses):
-        if file is not None and file.suffix.lower() in NOT_PARQUET:
-            raise InputError(f"{file} would hold Parquet under a misleading name: let it end in .parquet.")
     targets = [check_file(file, (model, cohort)) for file in (out, courses) if file is not None]
     if len(set(targets)) < len(targets):
         raise InputError(f"{courses} is given for both scores and courses: choose two files.")
     if review is not None and review.resolve() in targets:
         raise InputError(f"{review} is the review that is read here: choose another place for the scores.")
+    for file in (out, courses):
+        if file is not None and file.suffix.lower() in NOT_PARQUET:
+            raise InputError(f"{file} would hold Parquet under a misleading name: let it end in .parquet.")
     fitted = TASTE.load(model)
     fitted.n_jobs = threads
     reviewed = None if review is None else fitted.apply_review(review)
