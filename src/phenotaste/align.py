@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from phenotaste.checks import stretches
 from phenotaste.cohort import Cohort
 from phenotaste.core.cpu import patient_norms
 from phenotaste.core.records import Array, Shard
@@ -123,10 +124,7 @@ def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
     # One row a patient, where a code of several visits stands several times.
     starts = shard.indptr[shard.offsets]
     counts = np.zeros(n_features, np.int64)
-    first = 0
-    while first < len(starts) - 1:
-        last = max(int(np.searchsorted(starts, starts[first] + COUNTED_AT_A_TIME, "right")) - 1, first + 1)
-        rows, first = starts[first : last + 1], last
+    for rows in stretches(starts, COUNTED_AT_A_TIME):
         codes = shard.indices[rows[0] : rows[-1]]
         ones = np.ones(len(codes), np.int8)
         by_code = sparse.csr_array((ones, codes, rows - rows[0]), shape=(len(rows) - 1, n_features)).tocsc()

@@ -1,5 +1,6 @@
 """What a cohort is made of, checked: arrays in, read-only arrays out, copied only where they must change."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,15 +140,21 @@ def is_tidy(matrix: sp.csr_array) -> bool:
     Some rows at a time: numpy holds the interpreter while it counts, and where a file is larger than memory another
     thread has to drop the pages that were read.
     """
-    indptr, first = matrix.indptr, 0
-    while first < len(indptr) - 1:
-        last = max(int(np.searchsorted(indptr, indptr[first] + LOOKED_AT_ONCE, "right")) - 1, first + 1)
-        here, rows, first = slice(indptr[first], indptr[last]), indptr[first : last + 1], last
-        shape = (len(rows) - 1, matrix.shape[1])
+    for rows in stretches(matrix.indptr, LOOKED_AT_ONCE):
+        here, shape = slice(rows[0], rows[-1]), (len(rows) - 1, matrix.shape[1])
         some = sp.csr_array((matrix.data[here], matrix.indices[here], rows - rows[0]), shape=shape)
         if not some.has_canonical_format or np.count_nonzero(some.data) < some.nnz:
             return False
     return True
+
+
+def stretches(bounds: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """The bounds of rows in stretches of at most so many entries, or one row; each begins where the last one ended."""
+    first = 0
+    while first < len(bounds) - 1:
+        last = max(int(np.searchsorted(bounds, int(bounds[first]) + most, "right")) - 1, first + 1)
+        yield bounds[first : last + 1]
+        first = last
 
 
 def frozen_csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_features: int) -> sp.csr_array:

@@ -20,11 +20,9 @@ import numpy as np
 from phenotaste.errors import InputError
 
 PAGE = mmap.ALLOCATIONGRANULARITY
-LOOK_EVERY = (
-    0.01  # seconds: a disk brings some 30 MB in that time, the system's own memory many times as much,
-)
-LOOK_CLOSELY = 0.002  # so this is how often where more than
-NEARLY = 0.8  # of what is allowed is held
+LOOK_EVERY = 0.01  # seconds: a disk brings some 30 MB in that time
+LOOK_CLOSELY = 0.002  # where nearly all is held: the system's own cache brings many times as much
+NEARLY = 0.8  # of what is allowed
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", 1)}
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
