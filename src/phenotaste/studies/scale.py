@@ -108,7 +108,7 @@ def run(cell: Cell, work: Work) -> Row:
         settings.pop("dtype", None)
     size = {"visits": cohort.n_visits, "entries": int(cohort.visits.nnz)}
     needed = bytes_needed(cell, cohort, settings)
-    if needed > free_memory():
+    if cell["device"] == "cpu" and needed > free_memory():
         return {"outcome": "no memory", "iterations": 0, "load": load(), "gb_needed": needed / 1e9, **size}
     warm(cell, cohort, work.threads, **settings)
     if cell["method"] == PUBLISHED and cell["patients"] > PROBE:
@@ -130,7 +130,7 @@ def run(cell: Cell, work: Work) -> Row:
 
 
 def bytes_needed(cell: Cell, cohort: Cohort, settings: dict[str, Any]) -> int:
-    """What a fit holds in this machine's memory beside the cohort."""
+    """What a fit on the processor holds in memory beside the cohort."""
     if cell["method"] == "TASTE":
         return bytes_of_a_fit(estimator(cell, None, **settings), cohort)
     return int(3.2 * 8 * cohort.n_visits * cell["rank"])  # measured: Q, courses and what they are made from
