@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 # numba's cache knows when a kernel's own file changed, not when a kernel it calls did: compile them all anew.
-$(FRESH): $(READY) $(wildcard src/phenotaste/core/*.py)
+$(FRESH): $(READY) $(shell find src/phenotaste/core -name "*.py")
 	@find src -name '*.nb[ci]' -delete
 	@echo "compiling the kernels, once ..."
 	@$(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null

@@ -18,11 +18,11 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_random_state
 
 from phenotaste import TASTE, Cohort, federated, metrics, simulate
-from phenotaste.align import align, columns_of
+from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
+from phenotaste.core.init import starting_model
+from phenotaste.core.kernels.sums import add_in_pairs
 from phenotaste.core.records import Model, Scored, Sums, Weights
-from phenotaste.core.start import starting_model
-from phenotaste.core.tally import add_in_pairs
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings

@@ -17,10 +17,10 @@ from scipy import sparse
 
 from phenotaste import TASTE, Cohort, simulate
 from phenotaste.core import loop
-from phenotaste.core.gpu_compile import shape_for
-from phenotaste.core.model import model_step
-from phenotaste.core.start import starting_model
-from phenotaste.engines.gpu import Device, bytes_resident
+from phenotaste.core.cuda.compile import shape_for
+from phenotaste.core.init import starting_model
+from phenotaste.core.model_step import model_step
+from phenotaste.engines.cuda import Device, bytes_resident
 from phenotaste.engines.threads import Threads, one_blas_thread
 
 PARTS = ("ceilings", "agreement", "middle", "million", "five", "streaming")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phenotaste.core.gpu_compile import MODES, SOURCE, Shape
+from phenotaste.core.cuda.compile import MODES, SOURCE, Shape
 
 
 @cache

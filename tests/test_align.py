@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from phenotaste import Cohort, InputError
-from phenotaste.align import Columns, align, columns_of
+from phenotaste.cohort.align import Columns, align, columns_of
 
 X = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 4.0], [5.0, 0.0, 0.0]])
 A = np.array([[1.0, 2.0], [3.0, 4.0]])

@@ -8,8 +8,9 @@ import pytest
 
 from interrupted import After, EndedError, assert_same, flip_a_bit, small_disk
 from made_up import cohort
-from phenotaste import TASTE, checkpoint
-from phenotaste.checkpoint import Checkpoint
+from phenotaste import TASTE
+from phenotaste.engines import checkpoint
+from phenotaste.engines.checkpoint import Checkpoint
 from phenotaste.engines.disk import Disk
 from phenotaste.engines.threads import InMemory
 from phenotaste.errors import InputError
@@ -95,9 +96,9 @@ def test_an_unknown_random_state_is_kept_too(patients, engine, tmp_path):
 
 
 def kept(folder):
-    from phenotaste import store
+    from phenotaste.storage import tensors
 
-    found = [store.read(path, checkpoint.KIND) for path in folder.glob("state-*")]
+    found = [tensors.read(path, checkpoint.KIND) for path in folder.glob("state-*")]
     return max(found, key=lambda read: read[1]["number"])[0]["state"]
 
 

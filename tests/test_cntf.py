@@ -13,11 +13,12 @@ from sklearn.metrics import roc_auc_score
 
 from labelled import order_effect, presence_effect
 from made_up import cohort, dense
-from phenotaste import Cohort, InputError, metrics, store
-from phenotaste.align import read_only
+from phenotaste import Cohort, InputError, metrics
 from phenotaste.baselines import CNTF
+from phenotaste.cohort.align import read_only
 from phenotaste.core import poisson, poisson_reference
 from phenotaste.core.records import Model
+from phenotaste.storage import tensors
 
 torch = pytest.importorskip("torch", reason="the recurrent baselines need the extra 'gpu'")
 torch.set_num_threads(1)
@@ -284,9 +285,9 @@ def test_saved_and_loaded_it_predicts_the_same(tmp_path, settings):
 @pytest.mark.parametrize("name", ["network.decoder.bias", "predictor.reader.logistic.weight"])
 def test_networks_that_do_not_fit_are_refused(tmp_path, name):
     CNTF(3, **SMALL).fit(presence_effect(n_patients=40)).save(tmp_path / "model")
-    files, meta = store.read(tmp_path / "model", "taste-model", mmap=False)
+    files, meta = tensors.read(tmp_path / "model", "taste-model", mmap=False)
     files["networks"][name] = files["networks"][name][..., :-1]
-    store.write(tmp_path / "model", "taste-model", files, meta)
+    tensors.write(tmp_path / "model", "taste-model", files, meta)
     with pytest.raises(InputError, match="not a complete CNTF"):
         CNTF.load(tmp_path / "model")
 

@@ -18,9 +18,9 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
-from phenotaste import checks, store
-from phenotaste.cohort import Cohort, PatientIndexError
+from phenotaste.cohort import Cohort, PatientIndexError, checks
 from phenotaste.errors import InputError
+from phenotaste.storage import tensors
 
 SECRET = "id-4711"
 OPTIONAL = ("static", "visit_times", "feature_names", "static_names", "labels")
@@ -483,7 +483,7 @@ def test_negative_noise_survives_saving(tmp_path):
 
 
 def test_a_cohort_is_not_saved_over_a_model(tmp_path):
-    store.write(tmp_path / "m", "model", {}, {})
+    tensors.write(tmp_path / "m", "model", {}, {})
     assert "does not hold a cohort" in sentence_of(cohort().save, tmp_path / "m")
     assert "does not hold a cohort" in sentence_of(Cohort.load, tmp_path / "m")
 
@@ -526,14 +526,14 @@ def set_in(arrays, name, position, value):
 )
 def test_forged_files_with_a_right_checksum_are_refused(tmp_path, forge):
     cohort().save(tmp_path / "c")
-    files, meta = store.read(tmp_path / "c", "cohort")
+    files, meta = tensors.read(tmp_path / "c", "cohort")
     forge(files["cohort"], meta)
-    store.write(tmp_path / "c", "cohort", files, meta)
+    tensors.write(tmp_path / "c", "cohort", files, meta)
     assert str(tmp_path / "c") in sentence_of(Cohort.load, tmp_path / "c")
 
 
 def test_a_file_without_the_cohort_is_refused(tmp_path):
-    store.write(tmp_path / "c", "cohort", {"other": {}}, {})
+    tensors.write(tmp_path / "c", "cohort", {"other": {}}, {})
     assert "lacks parts" in sentence_of(Cohort.load, tmp_path / "c")
 
 

@@ -9,7 +9,7 @@ from made_up import cohort
 from phenotaste import Cohort, InputError, metrics, simulate
 from phenotaste.baselines import Copa, CopaPlus, CopaStatic, Spartan
 from phenotaste.baselines.copa import Constrained, times_of
-from phenotaste.core import admm, splines
+from phenotaste.core.parafac2 import admm, splines
 from phenotaste.core.reference import nnls_from_gram
 
 

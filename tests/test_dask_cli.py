@@ -12,9 +12,9 @@ import made_up
 import phenotaste
 from clusters import Processes, assert_same, files_under, wait_for
 from phenotaste import TASTE, Cohort, InputError, simulate
-from phenotaste.checkpoint import Checkpoint
+from phenotaste.engines.checkpoint import Checkpoint
 from phenotaste.engines.dask import DaskEngine
-from phenotaste.engines.dask_address import check_safe, full_address
+from phenotaste.engines.dask.address import check_safe, full_address
 
 COMMAND = [sys.executable, "-m", "phenotaste.cli", "fit", "cohort"]
 SETTINGS = ["--rank", "3", "--tol", "0", "--max-iter", "12", "--n-init", "2", "--include-patients"]

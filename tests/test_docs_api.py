@@ -53,12 +53,12 @@ PUBLIC = {
     "phenotaste.engines.dask": ["DaskEngine"],
     "phenotaste.engines.disk": ["Disk"],
     "phenotaste.engines.threads": ["InMemory"],
-    "phenotaste.checkpoint": ["Checkpoint"],
+    "phenotaste.engines.checkpoint": ["Checkpoint"],
     "phenotaste.plan": ["Plan", "plan"],
     "phenotaste.federated": ["Combined", "Settings", "Stepped", "combine", "init", "status", "step"],
     "phenotaste.studies": ["Options", "run"],
     "phenotaste.doctor": ["Examination", "bug_report", "examine"],
-    "phenotaste.store": ["read", "write"],
+    "phenotaste.storage.tensors": ["read", "write"],
     "phenotaste.errors": ["InputError"],
 }  # fmt: skip
 CONSTANTS = {

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.core.eigen import eigh_in_place
+from phenotaste.core.kernels.eigen import eigh_in_place
 
 
 def eigen(A):

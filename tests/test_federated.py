@@ -12,11 +12,11 @@ import pytest
 
 from hospitals import NAMES, hospitals, pooled, round_of_steps, run
 from phenotaste import TASTE, Cohort, federated, simulate
-from phenotaste.align import align, columns_of
+from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
+from phenotaste.core.init import starting_model
+from phenotaste.core.kernels.sums import add_in_pairs
 from phenotaste.core.records import Scored, Sums, Weights
-from phenotaste.core.start import starting_model
-from phenotaste.core.tally import add_in_pairs
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings, messages

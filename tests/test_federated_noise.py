@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hospitals import NAMES, hospitals, round_of_steps
 from phenotaste import TASTE
-from phenotaste.align import align, columns_of
+from phenotaste.cohort.align import align, columns_of
 from phenotaste.core.records import Model, Sums, Weights
 from phenotaste.engines.threads import Threads
 from phenotaste.errors import InputError

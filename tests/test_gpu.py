@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from host_kernel import HostLauncher, library
 from made_up import cohort, cohorts
 from phenotaste import TASTE, Cohort, InputError
-from phenotaste.core import gpu, loop
-from phenotaste.core.gpu_compile import MODES, Shape, shape_for
-from phenotaste.core.model import model_step
+from phenotaste.core import loop
+from phenotaste.core.cuda import step
+from phenotaste.core.cuda.compile import MODES, Shape, shape_for
+from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model, Weights
-from phenotaste.engines.gpu import MEMORY_SETTING, Device, base_bytes, bytes_of_visits, cuda_available
+from phenotaste.engines.cuda import MEMORY_SETTING, Device, base_bytes, bytes_of_visits, cuda_available
 from test_patient_step import begin
 
 torch = pytest.importorskip("torch", reason="the GPU's tensors need torch")
@@ -220,7 +221,7 @@ def test_streamed_pieces_are_those_kept():
 @given(c=cohorts, most=st.integers(1, 30))
 def test_pieces_hold_every_patient_once(c, most):
     here, _ = begin(c, 1)
-    edges = gpu.piece_edges(here.shard, most)
+    edges = step.piece_edges(here.shard, most)
     assert edges[0] == 0
     assert edges[-1] == len(c)
     assert (np.diff(edges) >= 1).all()
@@ -231,8 +232,8 @@ def test_pieces_hold_every_patient_once(c, most):
 @given(c=cohorts)
 def test_entries_by_feature_add_up_to_the_product(c):
     here, _ = begin(c, 2)
-    patients = gpu.cut(here.shard, here.weights, np.ones(len(c)), 0, len(c), 1.0)
-    turned = gpu.turn(patients, c.shape[1])
+    patients = step.cut(here.shard, here.weights, np.ones(len(c)), 0, len(c), 1.0)
+    turned = step.turn(patients, c.shape[1])
     dense = np.zeros(c.visits.shape)
     stretch, features = turned.stretch.numpy(), turned.features.numpy()
     for j in range(c.shape[1]):

@@ -6,8 +6,8 @@ import pytest
 from made_up import cohort
 from phenotaste import TASTE, InputError, metrics, simulate
 from phenotaste.core import loop
-from phenotaste.core.model import model_step
-from phenotaste.engines.gpu import Device, bytes_resident, cuda_available
+from phenotaste.core.model_step import model_step
+from phenotaste.engines.cuda import Device, bytes_resident, cuda_available
 from test_patient_step import begin
 
 pytestmark = [

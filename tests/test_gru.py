@@ -209,14 +209,14 @@ def test_progress_is_told_and_can_stop_the_fit():
 
 
 def test_saved_weights_are_checked(tmp_path):
-    from phenotaste import store
+    from phenotaste.storage import tensors
 
     c = presence_effect(n_patients=60)
     model = GRUClassifier(**SMALL).fit(c)
     model.save(tmp_path / "model")
-    files, meta = store.read(tmp_path / "model", "gru-model", mmap=False)
+    files, meta = tensors.read(tmp_path / "model", "gru-model", mmap=False)
     files["model"]["network.codes.weight"] = files["model"]["network.codes.weight"][:-1]
-    store.write(tmp_path / "model", "gru-model", files, meta)
+    tensors.write(tmp_path / "model", "gru-model", files, meta)
     with pytest.raises(InputError, match="not a complete GRUClassifier"):
         GRUClassifier.load(tmp_path / "model")
 

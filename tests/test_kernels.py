@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from made_up import cohort, dense
 from phenotaste import TASTE, Cohort
 from phenotaste.core import reference
-from phenotaste.core.courses import SWEEPS, descend_courses, new_sweep
-from phenotaste.core.desk import FEW
-from phenotaste.core.lane_scores import new_lane_scores, on_its_own, score_lanes
-from phenotaste.core.lanes import congruent, inverse_roots, new_lanes
-from phenotaste.core.nnls import TINY, new_solve, rows_by_pivoting, solve_chosen, solve_passive
-from phenotaste.core.patient import padded
-from phenotaste.core.polar import SMALLEST
-from phenotaste.core.products import add_transposed, multiply, multiply_transposed
-from phenotaste.core.root import POLES, SPREADS, inverse_root_within, new_root, poles
-from phenotaste.core.simd import LANES, column, matrix, whole
-from phenotaste.core.tridiagonal import new_reduction, to_tridiagonal, turn
+from phenotaste.core.kernels.batched_inverse_sqrt import congruent, inverse_roots, new_lanes
+from phenotaste.core.kernels.batched_nnls import new_lane_scores, on_its_own, score_lanes
+from phenotaste.core.kernels.coordinate_descent import SWEEPS, descend_courses, new_sweep
+from phenotaste.core.kernels.inverse_sqrt import POLES, SPREADS, inverse_root_within, new_root, poles
+from phenotaste.core.kernels.matmul import add_transposed, multiply, multiply_transposed
+from phenotaste.core.kernels.nnls import TINY, new_solve, rows_by_pivoting, solve_chosen, solve_passive
+from phenotaste.core.kernels.patient import padded
+from phenotaste.core.kernels.polar import SMALLEST
+from phenotaste.core.kernels.scratch import FEW
+from phenotaste.core.kernels.simd import LANES, column, matrix, whole
+from phenotaste.core.kernels.tridiagonal import new_reduction, to_tridiagonal, turn
 from test_patient_step import after_a_while
 
 SIZES = [1, 2, 3, 7, 8, 9, 10, 15, 16, 17, 23, 24, 25, 40, 41]

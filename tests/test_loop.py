@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made_up import cohort, cohorts
-from phenotaste.align import align, columns_of
+from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
-from phenotaste.core.model import model_step
+from phenotaste.core.init import starting_model
+from phenotaste.core.kernels.sums import Tallies, add_in_pairs
+from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model, Scored, Sums, Weights
-from phenotaste.core.start import starting_model
-from phenotaste.core.tally import Tallies, add_in_pairs
 from phenotaste.engines import threads
 from phenotaste.engines.threads import Threads, block_edges, number_of_blocks, piece_edges
 

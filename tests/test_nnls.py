@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from phenotaste.core.nnls import rows_by_descent, rows_by_pivoting, walk
+from phenotaste.core.kernels.nnls import rows_by_descent, rows_by_pivoting, walk
 
 
 @st.composite

@@ -103,7 +103,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     assert names == files_of_the_package()
     assert {
         "phenotaste/py.typed",
-        "phenotaste/core/gpu_kernel.cu",
+        "phenotaste/core/cuda/patient_step.cu",
         "phenotaste/report/web/page.html",
     } <= names
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from made_up import cohort, cohorts, dense
 from phenotaste import Cohort
-from phenotaste.align import align, columns_of
+from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import reference
-from phenotaste.core.model import model_step, objective
-from phenotaste.core.polar import SMALLEST
+from phenotaste.core.init import starting_model
+from phenotaste.core.kernels.polar import SMALLEST
+from phenotaste.core.model_step import model_step, objective
 from phenotaste.core.records import Model, Sums, Weights
-from phenotaste.core.start import starting_model
 from phenotaste.engines.threads import Threads, available_cores
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.core.polar import SMALLEST, inverse_root, new_eigen, nuclear_norm, short_polar
+from phenotaste.core.kernels.polar import SMALLEST, inverse_root, new_eigen, nuclear_norm, short_polar
 from phenotaste.core.reference import polar_factor
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 import made_up
-from phenotaste import TASTE, Cohort, baselines, simulate, store
+from phenotaste import TASTE, Cohort, baselines, simulate
 from phenotaste.errors import InputError
 from phenotaste.review import Decision, Review, Reviewed, compare, fingerprint
 from phenotaste.review.applied import unique
+from phenotaste.storage import tensors
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\u202e\x00'\"=1+1"
 FACTORS = ("H_", "V_", "F_", "W_", "U_", "loss_curve_", "score_totals_", "feature_patients_")
@@ -282,7 +283,7 @@ def test_a_fit_counts_who_has_each_feature(c):
 
 
 def test_counting_in_parts_is_the_same(monkeypatch):
-    from phenotaste import align
+    from phenotaste.cohort import align
 
     c = made_up.cohort(seed=5, n_patients=30)
     shard = align.align(c, align.columns_of(c)).shard
@@ -298,19 +299,19 @@ def test_counts_and_totals_are_in_the_model_file_and_older_files_load(cohort, tm
     loaded = method.load(tmp_path / "model")
     for name in ("feature_patients_", "static_patients_", "score_totals_"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(fitted, name))
-    files, meta = store.read(tmp_path / "model", "taste-model", mmap=False)
+    files, meta = tensors.read(tmp_path / "model", "taste-model", mmap=False)
     assert set(files) == {"model"}
     assert all(len(cohort) not in array.shape for array in files["model"].values())
     for name in ("feature_patients_", "static_patients_", "score_totals_"):
         files["model"].pop(name, None)
-    store.write(tmp_path / "old", "taste-model", files, meta)
+    tensors.write(tmp_path / "old", "taste-model", files, meta)
     old = method.load(tmp_path / "old")
     assert old.feature_patients_ is old.static_patients_ is old.score_totals_ is None
     assert fingerprint(old) == fingerprint(fitted)
     old.save(tmp_path / "again")
     assert method.load(tmp_path / "again").score_totals_ is None
     files["model"]["score_totals_"] = np.array([1.0, np.nan])
-    store.write(tmp_path / "odd", "taste-model", files, meta)
+    tensors.write(tmp_path / "odd", "taste-model", files, meta)
     with pytest.raises(InputError, match="not a complete"):
         method.load(tmp_path / "odd")
 

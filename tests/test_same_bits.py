@@ -1,4 +1,4 @@
-"""SHA-256 of the factors of ten fits, recorded before the renaming: no bit may change. Record with `python tests/test_same_bits.py`."""
+"""SHA-256 of the factors of ten fits, recorded before the renaming: no bit may change."""
 
 import hashlib
 import json
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusters import local_cluster
 
+from clusters import local_cluster
 from phenotaste import TASTE, baselines, simulate
 
 RECORDED = Path(__file__).with_name("same_bits.json")
@@ -41,9 +41,7 @@ def fit(name, folder):
     if name == "float32":
         return "long", TASTE(20, dtype="float32", **common)
     if name == "paper":
-        return "short", TASTE(
-            5, weights="absolute", normalize=False, solver="bpp", init="uniform", **common
-        )
+        return "short", TASTE(5, weights="absolute", normalize=False, solver="bpp", init="uniform", **common)
     if name == "bpp":
         return "long", TASTE(12, solver="bpp", **common)
     if name == "cohen":

@@ -11,10 +11,9 @@ from scipy import sparse
 
 from made_up import cohort, cohorts, dense
 from phenotaste import Cohort, InputError, metrics, simulate
-from phenotaste.align import align, columns_of
 from phenotaste.baselines import Spartan
-from phenotaste.core import parafac2, parafac2_loop, splines
-from phenotaste.core import parafac2_reference as reference
+from phenotaste.cohort.align import align, columns_of
+from phenotaste.core.parafac2 import kernels, loop, reference, splines
 from phenotaste.core.records import Model
 from phenotaste.engines.slices import SliceThreads
 
@@ -32,33 +31,33 @@ def model_for(c, rank, seed, with_static=True):
 @given(
     cohorts,
     st.integers(1, 5),
-    st.sampled_from([parafac2.NONNEGATIVE, parafac2.FREE, parafac2.SPLIT]),
+    st.sampled_from([kernels.NONNEGATIVE, kernels.FREE, kernels.SPLIT]),
     st.booleans(),
     st.integers(0, 100),
 )
 def test_a_step_is_the_references(c, rank, how, smooth, seed):
     rng = np.random.default_rng(seed)
     model, lam = model_for(c, rank, seed), 0.3
-    rho = 0.7 if how == parafac2.SPLIT else 0.0
-    shared = parafac2.share(*model, lam, rho)
+    rho = 0.7 if how == kernels.SPLIT else 0.0
+    shared = kernels.share(*model, lam, rho)
     shard = align(c, columns_of(c)).shard
     times = np.arange(c.n_visits, dtype=float)
     bases = splines.smooth_bases(times, c.offsets, 4, 2) if smooth else None
     engine = SliceThreads(shard, c.shape[1], rank, how=how, inner=3, bases=bases)
     engine.start(W := rng.random((len(c), rank)))
-    if how == parafac2.SPLIT:
+    if how == kernels.SPLIT:
         engine.duals[:] = rng.random((len(c), rank))
     D = engine.duals.copy()
     slices = engine.step(shared)
     size = np.sum(c.visits.data**2) + np.sum(shard.static**2) + 1e-300
-    wanted = parafac2.no_slices(c.shape[1], len(model.F), rank)
+    wanted = kernels.no_slices(c.shape[1], len(model.F), rank)
     for k, (X, a) in enumerate(dense(c)):
         P = None if bases is None else bases[c.offsets[k] : c.offsets[k + 1]]
         mine = engine.Q[c.offsets[k] : c.offsets[k + 1]]
         assert np.linalg.norm(mine, 2) < 1 + 1e-6 if mine.size else True
         Q, w, dual, addends = reference.step(X, a, shared, how, 3, W[k], D[k], P)
         # Alike columns leave Q and w free: compare what they achieve.
-        if how == parafac2.NONNEGATIVE or not X.any():
+        if how == kernels.NONNEGATIVE or not X.any():
             found, best = (reference.loss(X, a, q, s, shared) for q, s in ((mine, engine.W[k]), (Q, w)))
             assert found == pytest.approx(best, rel=1e-6, abs=1e-7 * size)
         else:
@@ -67,7 +66,7 @@ def test_a_step_is_the_references(c, rank, how, smooth, seed):
             np.testing.assert_allclose(engine.duals[k], dual, rtol=1e-4, atol=atol)
         for mine_sum, addend in zip(wanted, addends, strict=True):
             mine_sum += addend
-    if how != parafac2.NONNEGATIVE:
+    if how != kernels.NONNEGATIVE:
         for name in ("QX", "WW"):
             expected = getattr(wanted, name)
             scale = np.abs(expected).max(initial=1e-12)
@@ -83,7 +82,7 @@ def test_what_a_patient_lacks_is_filled_in(c, rank, seed, smooth):
     bases = splines.smooth_bases(np.arange(c.n_visits, dtype=float), c.offsets, 6, 2) if smooth else None
     engine = SliceThreads(shard, c.shape[1], rank, bases=bases)
     engine.start(rng.random((len(c), rank)) * (rng.random((len(c), rank)) < 0.5))  # scores of zero leave gaps
-    shared = parafac2.share(*model_for(c, rank, 1), 0.3)
+    shared = kernels.share(*model_for(c, rank, 1), 0.3)
     engine.step(shared)
     before = engine.Q.copy()
     engine.complete()
@@ -183,11 +182,11 @@ def test_the_loss_of_tensorly_from_the_same_start():
         align(Cohort(c.visits, c.offsets, allow_negative=True), columns_of(c)._replace(n_static=0)).shard,
         30,
         4,
-        how=parafac2.FREE,
+        how=kernels.FREE,
     )
     engine.start(W)
-    updates = parafac2_loop.AlternatingLeastSquares(nonnegative=False)
-    found = parafac2_loop.fit(
+    updates = loop.AlternatingLeastSquares(nonnegative=False)
+    found = loop.fit(
         engine, Model(H, V, np.zeros((0, 4))), updates, (np.sum(X**2), 0.0), lam=0.0, max_iter=1000, tol=1e-10
     )
     U = engine.Q @ found.model.H * np.repeat(engine.W, np.diff(c.offsets), axis=0)
@@ -199,7 +198,7 @@ def test_extrapolation_saves_iterations_and_keeps_the_minimum(monkeypatch):
     c, _ = simulate.recovery(noise=0.05, noise_scale="data", n_patients=20, n_visits=30)
     settings = {"max_iter": 2000, "tol": 1e-8, "random_state": 0, "init": "random"}
     fast = Spartan(4, **settings).fit(c)
-    monkeypatch.setattr(parafac2_loop, "PLAIN_FIRST", 10**9)
+    monkeypatch.setattr(loop, "PLAIN_FIRST", 10**9)
     plain = Spartan(4, **settings).fit(c)
     assert fast.loss_curve_[-1] <= plain.loss_curve_[-1] * (1 + 1e-5)
     assert fast.n_iter_ < 0.6 * plain.n_iter_

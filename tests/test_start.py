@@ -5,18 +5,18 @@ import pytest
 
 from made_up import cohort, dense
 from phenotaste import Cohort
-from phenotaste.align import align, columns_of
-from phenotaste.core import start
+from phenotaste.cohort.align import align, columns_of
+from phenotaste.core import init
 
 
 def model(kind, c, rank=3, normalize=True, seed=0):
     shard = align(c, columns_of(c)).shard
-    return start.starting_model(kind, shard, c.shape[1], rank, normalize, np.random.default_rng(seed))
+    return init.starting_model(kind, shard, c.shape[1], rank, normalize, np.random.default_rng(seed))
 
 
 def totals(c, seed=0):
     shard = align(c, columns_of(c)).shard
-    return start.visit_totals(shard, c.shape[1], np.random.default_rng(seed)).toarray()
+    return init.visit_totals(shard, c.shape[1], np.random.default_rng(seed)).toarray()
 
 
 @pytest.mark.parametrize("kind", ["nmf", "random", "uniform"])
@@ -79,7 +79,7 @@ def test_totals_below_zero_are_clipped_for_the_start_only():
 
 
 def test_a_large_cohort_starts_from_some_of_its_patients(monkeypatch):
-    monkeypatch.setattr(start, "NMF_PATIENTS", 6)
+    monkeypatch.setattr(init, "NMF_PATIENTS", 6)
     c = cohort(2, n_patients=15, visits=(1, 9))
     every = np.array([X.sum(axis=0) for X, _ in dense(c)])
     some = totals(c)

@@ -20,8 +20,8 @@ import safetensors.numpy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from phenotaste import store
 from phenotaste.errors import InputError
+from phenotaste.storage import tensors
 
 PATIENT = "patient-4711"
 
@@ -36,12 +36,12 @@ def state(number, size=1000):
 
 def save(path, number, **options):
     files, meta = state(number, **options)
-    store.write(path, "model", files, meta)
+    tensors.write(path, "model", files, meta)
 
 
 def number_in(path):
     """Which state a folder holds, after checking that it is that state through and through."""
-    arrays, meta = store.read(path, "model")
+    arrays, meta = tensors.read(path, "model")
     files, expected = state(meta["number"], size=len(arrays["model"]["V"]))
     assert meta == expected
     assert arrays.keys() == files.keys()
@@ -86,7 +86,7 @@ def reseal_file(path, stem="model"):
 def refused(path, kind="model", **options):
     """The sentence with which reading is refused."""
     with pytest.raises(InputError) as caught:
-        store.read(path, kind, **options)
+        tensors.read(path, kind, **options)
     sentence = str(caught.value)
     assert str(path) in sentence
     assert PATIENT not in sentence
@@ -119,8 +119,8 @@ quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCh
     mmap=st.booleans(),
 )
 def test_arrays_come_back_as_they_went(tmp_path, arrays, mmap):
-    store.write(tmp_path / "x", "thing", {"some": arrays, "more": {}}, {})
-    back, _ = store.read(tmp_path / "x", "thing", mmap=mmap)
+    tensors.write(tmp_path / "x", "thing", {"some": arrays, "more": {}}, {})
+    back, _ = tensors.read(tmp_path / "x", "thing", mmap=mmap)
     assert back["more"] == {}
     assert back["some"].keys() == arrays.keys()
     for name, array in arrays.items():
@@ -136,29 +136,29 @@ def test_arrays_come_back_as_they_went(tmp_path, arrays, mmap):
 @example(["\ud800", "ends in nul\0", ""])
 def test_object_texts_come_back_whole(tmp_path, texts):
     array = np.array(texts, dtype=object)
-    store.write(tmp_path / "x", "thing", {"a": {"texts": array}}, {})
-    back = store.read(tmp_path / "x", "thing")[0]["a"]["texts"]
+    tensors.write(tmp_path / "x", "thing", {"a": {"texts": array}}, {})
+    back = tensors.read(tmp_path / "x", "thing")[0]["a"]["texts"]
     assert back.dtype == object
     assert back.tolist() == texts
 
 
 def test_fortran_order_and_slices_are_stored_by_value(tmp_path):
     array = np.asfortranarray(np.arange(24.0).reshape(4, 6))[::2, 1:]
-    store.write(tmp_path / "x", "thing", {"a": {"array": array}}, {})
-    np.testing.assert_array_equal(store.read(tmp_path / "x", "thing")[0]["a"]["array"], array)
+    tensors.write(tmp_path / "x", "thing", {"a": {"array": array}}, {})
+    np.testing.assert_array_equal(tensors.read(tmp_path / "x", "thing")[0]["a"]["array"], array)
 
 
 def test_meta_comes_back_with_numpy_scalars_as_numbers(tmp_path):
     meta = {"rank": np.int64(5), "lam": np.float64(0.1), "ok": np.bool_(True), "none": None, "text": "é"}
-    store.write(tmp_path / "x", "thing", {}, meta)
-    back = store.read(tmp_path / "x", "thing")[1]
+    tensors.write(tmp_path / "x", "thing", {}, meta)
+    back = tensors.read(tmp_path / "x", "thing")[1]
     assert back == {"rank": 5, "lam": 0.1, "ok": True, "none": None, "text": "é"}
 
 
 @pytest.mark.parametrize("meta", [{"a": object()}, {"a": float("nan")}, {"a": {1, 2}}])
 def test_meta_that_json_cannot_hold_is_refused(tmp_path, meta):
     with pytest.raises(InputError, match="text and numbers"):
-        store.write(tmp_path / "x", "thing", {"a": {"b": np.zeros(3)}}, meta)
+        tensors.write(tmp_path / "x", "thing", {"a": {"b": np.zeros(3)}}, meta)
     assert not list(tmp_path.iterdir())
 
 
@@ -167,7 +167,7 @@ def test_meta_that_json_cannot_hold_is_refused(tmp_path, meta):
 )
 def test_arrays_that_would_need_pickle_are_refused(tmp_path, array):
     with pytest.raises(InputError, match="'thing'"):
-        store.write(tmp_path / "x", "kind", {"a": {"thing": array}}, {})
+        tensors.write(tmp_path / "x", "kind", {"a": {"thing": array}}, {})
     assert not list(tmp_path.iterdir())
 
 
@@ -179,12 +179,12 @@ def test_the_safetensors_library_reads_our_files(folder):
 
 def test_mapped_arrays_are_aligned_read_only_views_and_copies_are_not(tmp_path):
     arrays = {"flags": np.ones(3, bool), "x": np.arange(5.0), "n": np.arange(7, dtype=np.int32)}
-    store.write(tmp_path / "x", "thing", {"a": arrays}, {})
-    for array in store.read(tmp_path / "x", "thing")[0]["a"].values():
+    tensors.write(tmp_path / "x", "thing", {"a": arrays}, {})
+    for array in tensors.read(tmp_path / "x", "thing")[0]["a"].values():
         assert isinstance(array, np.memmap)
         assert array.flags.aligned
         assert not array.flags.writeable
-    for array in store.read(tmp_path / "x", "thing", mmap=False)[0]["a"].values():
+    for array in tensors.read(tmp_path / "x", "thing", mmap=False)[0]["a"].values():
         assert not isinstance(array, np.memmap)
         assert array.flags.writeable
 
@@ -197,7 +197,7 @@ def test_only_the_owner_may_read(folder):
 
 def test_the_manifest_names_no_patient(folder):
     assert PATIENT not in (folder / "manifest.json").read_text()
-    assert manifest_of(folder)["schema_version"] == store.SCHEMA_VERSION
+    assert manifest_of(folder)["schema_version"] == tensors.SCHEMA_VERSION
     assert manifest_of(folder)["library"].startswith("phenotaste ")
 
 
@@ -212,9 +212,9 @@ def test_saving_over_leaves_only_the_new_files(folder):
 
 
 def test_saving_over_what_is_mapped(folder):
-    arrays, meta = store.read(folder, "model")
+    arrays, meta = tensors.read(folder, "model")
     arrays["model"]["V"] = arrays["model"]["V"][::-1]
-    store.write(folder, "model", arrays, meta)
+    tensors.write(folder, "model", arrays, meta)
     assert number_in(folder) == 1
     np.testing.assert_array_equal(arrays["patients"]["W"], state(1)[0]["patients"]["W"])
 
@@ -230,21 +230,21 @@ def test_a_user_s_own_files_in_the_folder_stay(folder):
 def test_files_beside_the_arrays_come_and_go_with_the_save(tmp_path):
     path = tmp_path / "made"
     arrays = {"a": {"x": np.arange(3)}}
-    store.write(path, "cohort", arrays, {}, {"attrition.csv": b"old", "quality.json": b"{}"})
+    tensors.write(path, "cohort", arrays, {}, {"attrition.csv": b"old", "quality.json": b"{}"})
     (path / "notes.md").write_text("mine")
-    store.write(path, "cohort", arrays, {}, {"attrition.csv": b"new"})
+    tensors.write(path, "cohort", arrays, {}, {"attrition.csv": b"new"})
     assert (path / "attrition.csv").read_bytes() == b"new"
     assert (path / "attrition.csv").stat().st_mode & 0o077 == 0
     assert (path / "notes.md").read_text() == "mine"
     assert sorted(file.suffix for file in path.iterdir()) == [".csv", ".json", ".md", ".safetensors"]
-    store.write(path, "cohort", arrays, {})
+    tensors.write(path, "cohort", arrays, {})
     assert not (path / "attrition.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "../up.csv", "sub/a.csv", "a.exe", "A.csv"])
 def test_files_beside_the_arrays_cannot_lead_elsewhere(tmp_path, name):
     with pytest.raises(InputError, match="name that cannot be used"):
-        store.write(tmp_path / "made", "cohort", {"a": {"x": np.arange(3)}}, {}, {name: b""})
+        tensors.write(tmp_path / "made", "cohort", {"a": {"x": np.arange(3)}}, {}, {name: b""})
     assert not any(tmp_path.iterdir())
 
 
@@ -275,7 +275,7 @@ def test_what_is_not_ours_is_never_overwritten(tmp_path, make, sentence):
         path.mkdir()
         (path / "mine.txt").write_text("mine")
     elif make == "other kind":
-        store.write(path, "cohort", {}, {})
+        tensors.write(path, "cohort", {}, {})
     else:
         path.mkdir()
         (path / "manifest.json").write_text('{"name": "a web app"}')
@@ -349,7 +349,7 @@ def test_a_newer_schema_is_refused(folder):
     manifest = manifest_of(folder)
     seal(folder, manifest)
     assert number_in(folder) == 1  # the forger's tool works
-    manifest["schema_version"] = store.SCHEMA_VERSION + 1
+    manifest["schema_version"] = tensors.SCHEMA_VERSION + 1
     seal(folder, manifest)
     assert "upgrade" in refused(folder)
     with pytest.raises(InputError, match="upgrade"):

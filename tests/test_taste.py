@@ -17,8 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from made_up import cohort, cohorts, dense
 from phenotaste import TASTE, Cohort, InputError, metrics, simulate, taste
 from phenotaste.core import loop
+from phenotaste.core.init import starting_model
 from phenotaste.core.records import Model, Scored, Sums, Weights
-from phenotaste.core.start import starting_model
 from phenotaste.phenotypes import definitions
 
 PAPER = {"weights": "absolute", "normalize": False, "solver": "bpp", "init": "uniform"}

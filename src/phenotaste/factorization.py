@@ -14,12 +14,12 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file, phenotypes
-from phenotaste.align import Aligned, Room, align, columns_of, patients_having
-from phenotaste.checkpoint import Keeper
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import Aligned, Room, align, columns_of, patients_having
 from phenotaste.core import loop
+from phenotaste.core.kernels.sums import square_sum
 from phenotaste.core.records import Array, Weights
-from phenotaste.core.tally import square_sum
+from phenotaste.engines.checkpoint import Keeper
 from phenotaste.errors import InputError
 from phenotaste.review import Review, Reviewed
 

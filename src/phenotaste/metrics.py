@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from phenotaste.align import align, columns_of_fitted
 from phenotaste.cohort import Cohort
-from phenotaste.core.cpu import cross_product_gaps
+from phenotaste.cohort.align import align, columns_of_fitted
+from phenotaste.core.kernels.driver import cross_product_gaps
 from phenotaste.core.records import Model, Scored, Weights
 from phenotaste.engines.threads import Threads
 from phenotaste.errors import InputError

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from phenotaste import store
 from phenotaste.errors import InputError
+from phenotaste.storage import tensors
 
 KIND = "taste-model"
 OLDEST = "TASTE"  # the method of a file that names none
@@ -36,8 +36,8 @@ def save(
     path: str | os.PathLike[str],
     include_patients: bool,
     more_figures: tuple[str, ...] = (),
-    more_files: store.Files | None = None,
-    beside: store.Beside | None = None,
+    more_files: tensors.Files | None = None,
+    beside: tensors.Beside | None = None,
 ) -> None:
     """Write a model; `more_figures` and `more_files` are what only its own method has, `beside` files for people."""
     arrays = {name: getattr(model, name) for name in ARRAYS if name not in TOTALS}
@@ -51,7 +51,7 @@ def save(
     settings = settings_of(model)
     figures = {name: plain(getattr(model, name)) for name in (*FIGURES, *more_figures)}
     meta = {"method": type(model).__name__, "settings": settings, "figures": figures}
-    store.write(path, KIND, files, meta, beside)
+    tensors.write(path, KIND, files, meta, beside)
 
 
 def settings_of(model: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def load(
     path: str | os.PathLike[str], method: str = OLDEST, more_figures: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings and the fitted attributes of a saved model, checked to belong together and to `method`."""
-    files, meta = store.read(path, KIND, mmap=False)
+    files, meta = tensors.read(path, KIND, mmap=False)
     found = meta.get("method", OLDEST)
     if found != method:
         raise InputError(
@@ -96,7 +96,7 @@ def load(
 
 def method_of(path: str | os.PathLike[str]) -> str:
     """The name of the class that a saved model is of."""
-    return str(store.read(path, KIND)[1].get("method", OLDEST))
+    return str(tensors.read(path, KIND)[1].get("method", OLDEST))
 
 
 def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.core.model import model_step
+from phenotaste.core.init import starting_model
+from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model
-from phenotaste.core.start import starting_model
 from phenotaste.engines.disk import Work
 from phenotaste.engines.threads import MOST_BLOCKS, SUMS_BYTES, Threads
 from phenotaste.errors import InputError
-from phenotaste.pages import in_words, resident_bytes
+from phenotaste.storage.mapped import in_words, resident_bytes
 from phenotaste.taste import TASTE
 
 SAMPLE = 12_000  # patients: enough to even out their lengths, and what each block of them costs on its own

@@ -10,14 +10,14 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from phenotaste import model_file
-from phenotaste.align import Aligned, Room, align, columns_of_fitted
-from phenotaste.checkpoint import Keeper, fingerprint
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import Aligned, Room, align, columns_of_fitted
 from phenotaste.core import loop
+from phenotaste.core.init import starting_model
 from phenotaste.core.records import Array, Model, Weights
-from phenotaste.core.start import starting_model
 from phenotaste.engines import Opener
-from phenotaste.engines.gpu import Device, Figures, cuda_available, need_cuda
+from phenotaste.engines.checkpoint import Keeper, fingerprint
+from phenotaste.engines.cuda import Device, Figures, cuda_available, need_cuda
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight

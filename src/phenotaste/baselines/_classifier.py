@@ -8,12 +8,12 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from phenotaste import store
-from phenotaste.align import Columns, align_static, columns_of, move_columns, positions
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import Columns, align_static, columns_of, move_columns, positions
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
 from phenotaste.model_file import plain
+from phenotaste.storage import tensors
 
 NOT_KEPT = ("callback", "verbose", "device")  # they belong to a session, not to a model
 Settings = dict[str, Any]
@@ -102,7 +102,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         widths = {"n_features": self._columns.n_features, "n_static": self._columns.n_static}
         figures = {name: plain(getattr(self, name)) for name in self._figures}
         files = {"model": {name: array for name, array in arrays.items() if array is not None}}
-        store.write(path, self._kind, files, {"settings": settings_of(self), "figures": figures | widths})
+        tensors.write(path, self._kind, files, {"settings": settings_of(self), "figures": figures | widths})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -118,7 +118,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         >>> bool((again.predict_proba(cohort) == model.predict_proba(cohort)).all())
         True
         """
-        files, meta = store.read(path, cls._kind, mmap=False)
+        files, meta = tensors.read(path, cls._kind, mmap=False)
         try:
             arrays, figures = dict(files["model"]), dict(meta["figures"])
             model = cls(**meta["settings"])

@@ -7,7 +7,7 @@ rounds are those of the authors' code; the static matrix is coupled as in the TA
 import numpy as np
 from scipy import sparse
 
-from phenotaste.core.model import unit_columns
+from phenotaste.core.model_step import unit_columns
 from phenotaste.core.records import Array, Model, Shard
 from phenotaste.core.reference import polar_factor
 

@@ -5,11 +5,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from phenotaste.align import Aligned, align, columns_of_fitted, read_only
 from phenotaste.cohort import Cohort
-from phenotaste.core import loop, parafac2, parafac2_loop
+from phenotaste.cohort.align import Aligned, align, columns_of_fitted, read_only
+from phenotaste.core import loop
+from phenotaste.core.init import starting_model
+from phenotaste.core.parafac2 import kernels
+from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model, Scored, Shard, Weights
-from phenotaste.core.start import starting_model
 from phenotaste.engines.slices import SliceThreads
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.factorization import Factorization, Projection
@@ -70,7 +72,7 @@ class ExactParafac2(Factorization):
         aligned = align(cohort, columns_of_fitted(self))
         model = self._to_factorised(self._model())
         engine = self._engine(self._factorised(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)
-        engine.project(parafac2.share(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
+        engine.project(kernels.share(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
         scored = self._score(engine, model, self.lam_eff_)
         return Projection(
             scored.W,

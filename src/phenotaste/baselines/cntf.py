@@ -10,8 +10,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from phenotaste import model_file, store
-from phenotaste.align import Aligned, align, columns_of_fitted
+from phenotaste import model_file
 from phenotaste.baselines import _cntf_loop
 from phenotaste.baselines._classifier import (
     check_choice,
@@ -22,12 +21,14 @@ from phenotaste.baselines._classifier import (
 )
 from phenotaste.baselines._lasso import Lasso, checked_grid, fit_lasso
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop, poisson
+from phenotaste.core.init import starting_model
 from phenotaste.core.records import Array, Model, Scored, Weights
-from phenotaste.core.start import starting_model
 from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection
 from phenotaste.metrics import is_fitted_on
+from phenotaste.storage import tensors
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 10_000
@@ -300,7 +301,7 @@ class CNTF(ClassifierMixin, Factorization):
         model = super().load(path)
         model.device = "cpu"  # where it was fitted is no matter of the model
         try:
-            model._restore(store.read(path, model_file.KIND, mmap=False)[0]["networks"])
+            model._restore(tensors.read(path, model_file.KIND, mmap=False)[0]["networks"])
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise

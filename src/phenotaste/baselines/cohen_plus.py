@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from phenotaste.align import Aligned, align, columns_of_fitted
 from phenotaste.baselines._cohen_published import Published
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop
-from phenotaste.core.model import model_step
+from phenotaste.core.init import starting_model
+from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Array, Model, Weights
-from phenotaste.core.start import starting_model
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight

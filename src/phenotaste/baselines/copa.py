@@ -11,7 +11,9 @@ import numpy as np
 
 from phenotaste.baselines._exact import ExactParafac2
 from phenotaste.cohort import Cohort
-from phenotaste.core import admm, loop, parafac2, parafac2_loop, splines
+from phenotaste.core import loop
+from phenotaste.core.parafac2 import admm, kernels, splines
+from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model
 from phenotaste.errors import InputError
 
@@ -104,7 +106,7 @@ class Copa(ExactParafac2):
 
     def _how(self, fitting: bool) -> tuple[int, int]:
         # New patients have no earlier iterations to go on from: NNLS is where the ADMM steps would end.
-        return (parafac2.SPLIT, self.admm_steps) if fitting else (parafac2.NONNEGATIVE, 1)
+        return (kernels.SPLIT, self.admm_steps) if fitting else (kernels.NONNEGATIVE, 1)
 
     def _bases(self, cohort: Cohort) -> Array | None:
         if not self.smooth:

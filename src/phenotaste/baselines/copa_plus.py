@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from phenotaste.align import Aligned
 from phenotaste.baselines.copa import Copa
+from phenotaste.cohort.align import Aligned
 from phenotaste.core import loop
 from phenotaste.core.records import Array
 from phenotaste.factorization import static_weight

@@ -9,9 +9,9 @@ import numpy as np
 from scipy import sparse
 
 from phenotaste import metrics
-from phenotaste.align import Aligned, align, columns_of_fitted, shard_of
 from phenotaste.baselines.copa import Copa
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import Aligned, align, columns_of_fitted, shard_of
 from phenotaste.core.records import Model, Shard, Weights
 from phenotaste.engines.threads import Threads
 

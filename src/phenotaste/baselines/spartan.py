@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from phenotaste.baselines._exact import ExactParafac2
-from phenotaste.core import loop, parafac2, parafac2_loop
+from phenotaste.core import loop
+from phenotaste.core.parafac2 import kernels
+from phenotaste.core.parafac2 import loop as parafac2_loop
 
 
 class Spartan(ExactParafac2):
@@ -70,4 +72,4 @@ class Spartan(ExactParafac2):
         return parafac2_loop.AlternatingLeastSquares(self.nonnegative)
 
     def _how(self, fitting: bool) -> tuple[int, int]:
-        return parafac2.NONNEGATIVE if self.nonnegative else parafac2.FREE, 1
+        return kernels.NONNEGATIVE if self.nonnegative else kernels.FREE, 1

@@ -17,8 +17,8 @@ from phenotaste.build.matrix import Rows, gather
 from phenotaste.build.settings import Settings
 from phenotaste.build.static import like_model, static_features
 from phenotaste.build.visits import ENCOUNTER
-from phenotaste.checks import CSR
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.checks import CSR
 from phenotaste.sources.records import Records
 from phenotaste.sources.workspace import Workspace, refusing
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from phenotaste.checkpoint import Checkpoint
+    from phenotaste.engines.checkpoint import Checkpoint
     from phenotaste.engines.dask import DaskEngine
 
 
@@ -15,7 +15,7 @@ def cluster_engine(
     address: str, store: str | None, checkpoint: "Checkpoint", tls: Path | None, insecure: bool
 ) -> "DaskEngine":
     """The engine that the options name; work files lie beside the checkpoints, or in an object store."""
-    from phenotaste.engines.dask import DaskEngine, need_distributed
+    from phenotaste.engines.dask.engine import DaskEngine, need_distributed
 
     if not address.startswith(("dask://", "tcp://", "tls://")):  # the last two are what Dask itself prints
         raise typer.BadParameter("write it as dask://HOST:PORT, or as Dask prints it", param_hint="--engine")

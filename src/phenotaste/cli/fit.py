@@ -24,8 +24,8 @@ from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     from phenotaste import TASTE
-    from phenotaste.checkpoint import Checkpoint
     from phenotaste.engines import Opener
+    from phenotaste.engines.checkpoint import Checkpoint
     from phenotaste.report import FitSummary
 
 
@@ -127,9 +127,9 @@ def fit(
     if out is None and not plan:
         raise typer.BadParameter("say where to save the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
-    from phenotaste.checkpoint import Checkpoint
     from phenotaste.cli.cluster import cluster_engine
     from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.engines.checkpoint import Checkpoint
 
     model = TASTE(
         rank,
@@ -196,8 +196,8 @@ def fit_and_save(
 
 def engine_of(model: "TASTE", checkpoint: "Checkpoint", memory: str | None) -> "Opener | None":
     """Where the patient step runs, and what keeps the fit on its way."""
+    from phenotaste.engines.cuda import cuda_available
     from phenotaste.engines.disk import Disk
-    from phenotaste.engines.gpu import cuda_available
     from phenotaste.engines.threads import InMemory
 
     if model.device == "auto" and not cuda_available():

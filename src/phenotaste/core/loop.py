@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .model import model_step, unit_columns
-from .projection import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
-from .records import Array, Model, Scored, Sums, Weights
+from phenotaste.core.model_step import model_step, unit_columns
+from phenotaste.core.projection import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
+from phenotaste.core.records import Array, Model, Scored, Sums, Weights
 
 
 class Mark(NamedTuple):

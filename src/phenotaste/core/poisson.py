@@ -8,7 +8,7 @@ phenotypes it may come from, and s_ir = c_ir then raises the likelihood, without
 import numpy as np
 from numba import njit
 
-from .records import VECTOR, Array
+from phenotaste.core.records import VECTOR, Array
 
 SMALLEST_MEAN = 1e-10  # what nothing explains is taken to be this rare: its log must stay a number
 

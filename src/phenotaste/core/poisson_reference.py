@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .poisson import SMALLEST_MEAN
-from .records import Array
+from phenotaste.core.poisson import SMALLEST_MEAN
+from phenotaste.core.records import Array
 
 
 def shares(X: Array, V: Array, S: Array) -> Array:

@@ -3,11 +3,11 @@
 import numpy as np
 from numba import njit
 
-from .cpu import start, step
-from .desk import Place
-from .patient import Definitions
-from .records import Array, Shard, Weights
-from .tally import Tallies
+from phenotaste.core.kernels.driver import start, step
+from phenotaste.core.kernels.patient import Definitions
+from phenotaste.core.kernels.scratch import Place
+from phenotaste.core.kernels.sums import Tallies
+from phenotaste.core.records import Array, Shard, Weights
 
 FIRST_REACH, REACH_GROWTH, LONGEST_REACH = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
 

@@ -10,11 +10,11 @@ holds for shorter histories too (it is the squared Bures–Wasserstein distance 
 import numpy as np
 from scipy.optimize import nnls
 
-from .begin import FLAT
-from .courses import SWEEPS
-from .model import unit_columns, without_noise
-from .polar import NOISE, SMALLEST
-from .records import Array, Model, Sums
+from phenotaste.core.init import FLAT
+from phenotaste.core.kernels.coordinate_descent import SWEEPS
+from phenotaste.core.kernels.polar import NOISE, SMALLEST
+from phenotaste.core.model_step import unit_columns, without_noise
+from phenotaste.core.records import Array, Model, Sums
 
 
 def start_courses(X: Array, V: Array) -> Array:

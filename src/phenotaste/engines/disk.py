@@ -13,13 +13,12 @@ from weakref import finalize
 
 import numpy as np
 
-from phenotaste import pages
-from phenotaste.core.cpu import cross_product_gaps
+from phenotaste.core.init import NMF_PATIENTS
+from phenotaste.core.kernels.driver import cross_product_gaps
+from phenotaste.core.kernels.simd import whole
 from phenotaste.core.loop import Mark
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
-from phenotaste.core.simd import whole
-from phenotaste.core.start import NMF_PATIENTS
-from phenotaste.engines.gpu import Figures
+from phenotaste.engines.cuda import Figures
 from phenotaste.engines.threads import (
     PIECE_VISITS,
     REBUILD_PASSES,
@@ -30,6 +29,7 @@ from phenotaste.engines.threads import (
     piece_edges,
 )
 from phenotaste.errors import InputError
+from phenotaste.storage import mapped
 
 PROGRAM = 450 * 10**6  # measured: this program with its libraries and compiled kernels, before any patient
 BARE_PROGRAM = 250 * 10**6  # measured: the same before the kernels are loaded, which is when a start is drawn
@@ -50,7 +50,7 @@ class Disk:
     ----------
     work : folder for the courses, which are about patients: only you can read it. Made if it is not there.
     memory : what the process may hold, such as "4GB"; too little is refused with what is needed.
-    checkpoint : `phenotaste.checkpoint.Checkpoint`, to go on after an interruption; its folder must be `work`.
+    checkpoint : `phenotaste.engines.checkpoint.Checkpoint`, to go on after an interruption; its folder must be `work`.
 
     Examples
     --------
@@ -70,12 +70,12 @@ class Disk:
 
     def around(self) -> AbstractContextManager[None]:
         """What holds from before the cohort is looked at until the model is fitted."""
-        memory = pages.bytes_of(self.memory)
-        return pages.ceiling(max(memory - BETWEEN_LOOKS, int(0.8 * memory)))
+        memory = mapped.bytes_of(self.memory)
+        return mapped.ceiling(max(memory - BETWEEN_LOOKS, int(0.8 * memory)))
 
     def room(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array that needs no memory."""
-        return pages.in_a_file(shape, dtype, self._folder())
+        return mapped.in_a_file(shape, dtype, self._folder())
 
     def open(
         self,
@@ -92,8 +92,8 @@ class Disk:
         work = Work.of(
             shard.offsets, cohort.visits, shard.static.shape[1], rank, np.dtype(dtype).itemsize, threads
         )
-        folder, memory = self._folder(), pages.bytes_of(self.memory)
-        pages.drop_all()  # what the cohort's checks brought in does not count
+        folder, memory = self._folder(), mapped.bytes_of(self.memory)
+        mapped.drop_all()  # what the cohort's checks brought in does not count
         try:
             work.visits_of_a_piece(memory)
         except InputError:
@@ -143,7 +143,7 @@ class Work(NamedTuple):
         blocks = number_of_blocks(self.visits, self.columns, self.rank)
         sums = blocks * 8 * R * (self.columns + 4 * R + 1)
         desks = self.threads * 8 * R * (8 * self.longest + 24 * R)
-        program = max(pages.resident_bytes(), PROGRAM)
+        program = max(mapped.resident_bytes(), PROGRAM)
         return program + PATIENT_BYTES * self.patients + sums + desks + SLACK
 
     def pieces(self, visits: int) -> int:
@@ -157,8 +157,8 @@ class Work(NamedTuple):
         """How many visits a thread may have in memory at a time; too little memory is refused."""
         if memory < self.least_memory():
             raise InputError(
-                f"{pages.in_words(memory)} of memory is too little for this fit: "
-                f"allow it at least {pages.in_words(self.least_memory())}, or use fewer threads."
+                f"{mapped.in_words(memory)} of memory is too little for this fit: "
+                f"allow it at least {mapped.in_words(self.least_memory())}, or use fewer threads."
             )
         room = (memory - self.beside_pieces()) // self.pieces(1)
         return min(room, PIECE_VISITS)
@@ -181,7 +181,7 @@ class Files:
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Array:
         name = f"courses-{secrets.token_hex(8)}.bin" if self.named else None
-        array = pages.in_a_file(shape, dtype, self.folder, name)
+        array = mapped.in_a_file(shape, dtype, self.folder, name)
         return array if name is None else self._known(array, name)
 
     def again(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array | None:
@@ -196,7 +196,7 @@ class Files:
         ):
             return None
         self.held.setdefault(name, 1)
-        return self._known(pages.mapped(path, shape, dtype), name)
+        return self._known(mapped.mapped(path, shape, dtype), name)
 
     def sweep(self) -> None:
         """Remove what an earlier process left, unless a checkpoint has it."""
@@ -205,7 +205,7 @@ class Files:
                 path.unlink()
 
     def name_of(self, array: Array | None) -> str | None:
-        return None if array is None else self.alive.get(pages.address(array))
+        return None if array is None else self.alive.get(mapped.address(array))
 
     def is_held(self, array: Array | None) -> bool:
         return self.name_of(array) in self.held
@@ -223,7 +223,7 @@ class Files:
     def _known(self, array: Array, name: str) -> Array:
         if array.base is None:  # no visits at all
             return array
-        place = pages.address(array)
+        place = mapped.address(array)
         self.alive[place] = name
         finalize(array.base, self._gone, place)
         return array
@@ -268,7 +268,7 @@ class OnDisk(Threads):
         sampled = NMF_ENTRY_BYTES * len(self.shard.data) * min(1.0, NMF_PATIENTS / max(self.work.patients, 1))
         if kind == "nmf" and BARE_PROGRAM + sampled > self.memory:
             raise InputError(
-                f"The NMF start of this fit needs {pages.in_words(BARE_PROGRAM + sampled)} of memory: allow it that, "
+                f"The NMF start of this fit needs {mapped.in_words(BARE_PROGRAM + sampled)} of memory: allow it that, "
                 'or use init="random".'
             )
 
@@ -278,7 +278,7 @@ class OnDisk(Threads):
         free = shutil.disk_usage(self.files.folder).free
         if needed > free:
             raise InputError(
-                f"{self.files.folder} has {pages.in_words(free)} left and the courses need {pages.in_words(needed)}: "
+                f"{self.files.folder} has {mapped.in_words(free)} left and the courses need {mapped.in_words(needed)}: "
                 "free some of the disk, or work elsewhere."
             )
         # A fit that has come to its end shall not fail for want of them.
@@ -314,7 +314,7 @@ class OnDisk(Threads):
             here = offsets[first : last + 1] - rows.start
             here.flags.writeable = False  # as they are elsewhere, so that nothing is compiled again
             cross_product_gaps(here, patients.U[rows], HH, gaps[first:last])
-            pages.drop(patients.U[rows])
+            mapped.drop(patients.U[rows])
         return Figures(float(visits), float(static), float(gaps[counted].sum()))
 
     def mark(self) -> Mark:
@@ -326,7 +326,7 @@ class OnDisk(Threads):
         ):
             name = self.files.name_of(array)
             if array is not None and name is not None:
-                pages.flush(array)
+                mapped.flush(array)
                 token[role] = {"name": name, "sha256": self._digests(array)}
                 self.files.hold(name)
         return Mark(token, {})
@@ -382,19 +382,19 @@ class OnDisk(Threads):
 
     def _empty(self, *shape: int) -> Array:
         spare = [n for n, array in enumerate(self._spare) if array.shape == shape]
-        array = self._spare.pop(spare[0]) if spare else pages.in_a_file(shape, np.float64, self.files.folder)
+        array = self._spare.pop(spare[0]) if spare else mapped.in_a_file(shape, np.float64, self.files.folder)
         self._of_patients.append(array)
         return array
 
     def _ahead(self, first: int, last: int) -> None:
         for part in self._parts(first, last):
-            pages.fetch(part)
+            mapped.fetch(part)
 
     def _behind(self, first: int, last: int) -> None:
         # Once more for the piece before: what was written then may have reached the disk by now.
         back = int(np.searchsorted(self.shard.offsets, self.shard.offsets[first] - self.piece_visits))
         for part in self._parts(min(back, first), last):
-            pages.drop(part)
+            mapped.drop(part)
 
     def _parts(self, first: int, last: int) -> list[Array]:
         """All that lies in files of patients first..last."""
@@ -410,8 +410,8 @@ class OnDisk(Threads):
         for first, last in pairwise(self._edges(self.piece_visits)):
             rows = slice(offsets[first], offsets[last])
             new[rows] = old[rows]
-            pages.drop(old[rows])
-            pages.drop(new[rows])
+            mapped.drop(old[rows])
+            mapped.drop(new[rows])
 
     def _digests(self, array: Array) -> list[str]:
         """SHA-256 of every chapter."""
@@ -422,7 +422,7 @@ class OnDisk(Threads):
             for one, other in pairwise(piece_edges(offsets, first, last, self.piece_visits).tolist()):
                 part = array[offsets[one] : offsets[other]]
                 found.update(part.reshape(-1).view(np.uint8).data)
-                pages.drop(part)
+                mapped.drop(part)
             return found.hexdigest()
 
         edges = self._edges(CHAPTER_VISITS)

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from phenotaste.core import parafac2
-from phenotaste.core.parafac2 import Shared, Slices
+from phenotaste.core.parafac2 import kernels
+from phenotaste.core.parafac2.kernels import Shared, Slices
 from phenotaste.core.records import Array, Shard
 from phenotaste.engines.threads import available_cores, block_edges, one_blas_thread
 
@@ -26,7 +26,7 @@ class SliceThreads:
         n_features: int,
         rank: int,
         *,
-        how: int = parafac2.NONNEGATIVE,
+        how: int = kernels.NONNEGATIVE,
         inner: int = 1,
         bases: Array | None = None,
         n_jobs: int | None = None,
@@ -51,8 +51,8 @@ class SliceThreads:
         """Q, then w, of every patient; returns the sums for H and F."""
 
         def work(first: int, last: int) -> Slices:
-            slices = parafac2.no_slices(0, len(shared.F), self.rank)
-            parafac2.step(
+            slices = kernels.no_slices(0, len(shared.F), self.rank)
+            kernels.step(
                 self.shard,
                 first,
                 last,
@@ -80,7 +80,7 @@ class SliceThreads:
         def work(first: int, last: int) -> Array:
             XU = np.zeros((self.n_features, self.rank))
             room = self._room(first, last)
-            parafac2.add_courses(self.shard, first, last, np.ascontiguousarray(H), self.W, self.Q, XU, room)
+            kernels.add_courses(self.shard, first, last, np.ascontiguousarray(H), self.W, self.Q, XU, room)
             return XU
 
         total, *rest = self._map(work)
@@ -91,7 +91,7 @@ class SliceThreads:
     def complete(self) -> None:
         """Fill in the directions that a patient's Q lacks, where the history is long enough to have them."""
         self._map(
-            lambda first, last: parafac2.complete(
+            lambda first, last: kernels.complete(
                 self.shard, first, last, self.bases, self.Q, self._room(first, last)
             )
         )
@@ -99,7 +99,7 @@ class SliceThreads:
     def project(self, shared: Shared, tol: float, max_iter: int) -> None:
         """Q and W under a fixed model."""
         self._map(
-            lambda first, last: parafac2.project(
+            lambda first, last: kernels.project(
                 self.shard,
                 first,
                 last,
@@ -114,8 +114,8 @@ class SliceThreads:
             )
         )
 
-    def _room(self, first: int, last: int) -> parafac2.Room:
-        return parafac2.room_for(self.shard, first, last, self.rank, self.bases.shape[1])
+    def _room(self, first: int, last: int) -> kernels.Room:
+        return kernels.room_for(self.shard, first, last, self.rank, self.bases.shape[1])
 
     def _map(self, work: Callable[[int, int], T]) -> list[T]:
         with one_blas_thread():

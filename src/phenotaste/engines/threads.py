@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from phenotaste.core import cpu
-from phenotaste.core.desk import Place, new_place
+from phenotaste.core.kernels import driver
+from phenotaste.core.kernels.patient import define
+from phenotaste.core.kernels.scratch import Place, new_place
+from phenotaste.core.kernels.sums import Tallies
 from phenotaste.core.loop import Mark
-from phenotaste.core.patient import define
 from phenotaste.core.projection import project
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
-from phenotaste.core.tally import Tallies
 
 SUMS_BYTES = 64 * 2**20  # all blocks' sums together stay below this
 MOST_BLOCKS = 64
@@ -89,7 +89,7 @@ class Threads:
         definitions = define(model, self.weights.lam)
         self._leave_what_was_handed_out()
         self._map(
-            lambda block, first, last, place: cpu.start(
+            lambda block, first, last, place: driver.start(
                 self.shard, first, last, definitions.V, self.courses, place.alone.B, place.desk.U
             ),
             model,
@@ -117,7 +117,7 @@ class Threads:
         self._reach.fill(reach)
 
         def work(block: Block, first: int, last: int, place: Place) -> None:
-            cpu.step(
+            driver.step(
                 self.shard,
                 np.arange(first, last),
                 self.weights,
@@ -148,7 +148,7 @@ class Threads:
         loss = self._empty(K, 3)
         definitions = define(model, self.weights.lam)
         self._map(
-            lambda block, first, last, place: cpu.score(
+            lambda block, first, last, place: driver.score(
                 self.shard,
                 first,
                 last,
@@ -297,12 +297,12 @@ class InMemory:
 
     Parameters
     ----------
-    checkpoint : `phenotaste.checkpoint.Checkpoint`, which says where and how often.
+    checkpoint : `phenotaste.engines.checkpoint.Checkpoint`, which says where and how often.
 
     Examples
     --------
     >>> from phenotaste import TASTE, simulate
-    >>> from phenotaste.checkpoint import Checkpoint
+    >>> from phenotaste.engines.checkpoint import Checkpoint
     >>> from phenotaste.engines.threads import InMemory
     >>> cohort, truth = simulate.recovery(n_patients=20)
     >>> TASTE(rank=4, max_iter=5, engine=InMemory(Checkpoint("kept", minutes=30))).fit(cohort).n_iter_

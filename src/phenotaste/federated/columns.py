@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phenotaste.align import align, columns_of, move_columns, patients_having, shard_of
 from phenotaste.cohort import Cohort
-from phenotaste.core.cpu import patient_norms
+from phenotaste.cohort.align import align, columns_of, move_columns, patients_having, shard_of
+from phenotaste.core.kernels.driver import patient_norms
 from phenotaste.core.records import Array, Shard
 from phenotaste.disclosure import Gate
 from phenotaste.errors import InputError

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phenotaste import store
 from phenotaste.core.loop import Outcome, State, proposal
 from phenotaste.core.records import Array, Model, Sums
 from phenotaste.errors import InputError
@@ -22,6 +21,7 @@ from phenotaste.federated.orders import (
     read_order,
 )
 from phenotaste.federated.settings import Settings, checked_sites
+from phenotaste.storage import tensors
 
 KIND, STATE = "federated-coordinator", "coordinator"
 DONE = "done"
@@ -89,7 +89,7 @@ class CoordinatorState(NamedTuple):
 
 
 def is_there(path: Path) -> bool:
-    return (path / STATE / store.MANIFEST).exists()
+    return (path / STATE / tensors.MANIFEST).exists()
 
 
 def save(path: Path, state: CoordinatorState) -> None:
@@ -114,7 +114,7 @@ def save(path: Path, state: CoordinatorState) -> None:
     files |= {f"start_{n}": arrays_of(fitting) for n, fitting in enumerate(state.starts)}
     if state.figures is not None:
         files["figures"] = {name: np.asarray(value, np.float64) for name, value in state.figures.items()}
-    store.write(path / STATE, KIND, files, meta)
+    tensors.write(path / STATE, KIND, files, meta)
 
 
 def arrays_of(fitting: Fitting) -> dict[str, Array]:
@@ -129,7 +129,7 @@ def arrays_of(fitting: Fitting) -> dict[str, Array]:
 
 
 def load(path: Path) -> CoordinatorState:
-    files, meta = store.read(path / STATE, KIND, mmap=False)
+    files, meta = tensors.read(path / STATE, KIND, mmap=False)
     try:
         return understood(files, meta)
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from phenotaste import model_file, store
+from phenotaste import model_file
 from phenotaste.core.loop import Outcome
 from phenotaste.core.records import Array
 from phenotaste.federated.answers import COUNTS, Answer
 from phenotaste.federated.coordinator_state import CoordinatorState
+from phenotaste.storage import tensors
 from phenotaste.taste import TASTE
 
 HISTORY = "federation.json"
@@ -31,7 +32,7 @@ def figures_of(state: CoordinatorState, answers: list[Answer]) -> dict[str, Any]
 
 def save_model(path: Path, state: CoordinatorState) -> Path:
     """Write the model, unless it is there; beside it the history of the fit: who took part when."""
-    if not (path / store.MANIFEST).exists():
+    if not (path / tensors.MANIFEST).exists():
         text = json.dumps(history(state), indent=1, allow_nan=False) + "\n"
         model_file.save(fitted(state), path, False, beside={HISTORY: text.encode()})
     return path

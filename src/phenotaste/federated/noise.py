@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phenotaste.core import cpu
-from phenotaste.core.desk import new_place
-from phenotaste.core.patient import define
+from phenotaste.core.kernels import driver
+from phenotaste.core.kernels.patient import define
+from phenotaste.core.kernels.scratch import new_place
+from phenotaste.core.kernels.sums import Tallies
 from phenotaste.core.records import Array, Model, Sums
-from phenotaste.core.tally import Tallies
 from phenotaste.engines.threads import NO_LOSS, Threads, one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.federated.messages import is_amount, is_whole
@@ -100,7 +100,7 @@ def clipped_step(engine: Threads, model: Model, settings: Settings) -> Sums:
     reach, total = np.zeros(K), Sums.zeros(len(model.V), len(model.F), rank)
     with one_blas_thread():
         for k in range(K):
-            cpu.step(
+            driver.step(
                 shard,
                 np.array([k]),
                 engine.weights,

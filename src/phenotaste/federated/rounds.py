@@ -6,9 +6,9 @@ import numpy as np
 from sklearn.utils.validation import check_random_state
 
 from phenotaste.core import loop
+from phenotaste.core.init import starting_model
+from phenotaste.core.kernels.sums import add_in_pairs
 from phenotaste.core.records import Model, Shard, Sums
-from phenotaste.core.start import starting_model
-from phenotaste.core.tally import add_in_pairs
 from phenotaste.errors import InputError
 from phenotaste.federated import noise
 from phenotaste.federated.answers import Answer

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from phenotaste.align import patients_having
-from phenotaste.core.cpu import cross_product_gaps
+from phenotaste.cohort.align import patients_having
+from phenotaste.core.kernels.driver import cross_product_gaps
 from phenotaste.core.records import Array, Scored
 from phenotaste.federated.columns import Data
 from phenotaste.federated.orders import Task

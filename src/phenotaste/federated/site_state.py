@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phenotaste import store
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
 from phenotaste.federated.messages import DIGEST, FEDERATION, is_whole
 from phenotaste.federated.settings import Settings
+from phenotaste.storage import tensors
 
 KIND, STATE = "federated-site", "site"
 
@@ -39,7 +39,7 @@ class SiteState(NamedTuple):
 
 
 def is_there(path: Path) -> bool:
-    return (path / STATE / store.MANIFEST).exists()
+    return (path / STATE / tensors.MANIFEST).exists()
 
 
 def save(path: Path, state: SiteState) -> None:
@@ -61,11 +61,11 @@ def save(path: Path, state: SiteState) -> None:
     courses |= {f"before.{number}": start.before for number, start in state.starts.items()}
     files = {"reply": {"content": np.frombuffer(state.reply, np.uint8)}, "courses": courses}
     os.chmod(path, 0o700)
-    store.write(path / STATE, KIND, files, meta)
+    tensors.write(path / STATE, KIND, files, meta)
 
 
 def load(path: Path) -> SiteState:
-    files, meta = store.read(path / STATE, KIND, mmap=False)  # steps write over the courses
+    files, meta = tensors.read(path / STATE, KIND, mmap=False)  # steps write over the courses
     try:
         return understood(files, meta)
     except (KeyError, TypeError, ValueError, AttributeError):

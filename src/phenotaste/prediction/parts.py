@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phenotaste.checks import frozen
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.checks import frozen
 from phenotaste.core.records import Array
 from phenotaste.prediction.splits import Split
 

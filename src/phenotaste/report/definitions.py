@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phenotaste.align import align, columns_of_fitted, patients_having
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import align, columns_of_fitted, patients_having
 from phenotaste.disclosure import Gate, rounded
 from phenotaste.errors import InputError
 from phenotaste.metrics import cosines

@@ -7,7 +7,7 @@ import numpy as np
 
 from phenotaste.cohort import Cohort
 from phenotaste.core.loop import Progress
-from phenotaste.engines.gpu import cuda_available
+from phenotaste.engines.cuda import cuda_available
 from phenotaste.plan import bytes_of_a_fit
 from phenotaste.selection.run import free_memory
 from phenotaste.studies import cohorts, scale_page

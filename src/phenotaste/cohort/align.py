@@ -1,0 +1,149 @@
+"""A cohort as the arrays the kernels need, its columns matched by name to a fitted model's."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from phenotaste.cohort import Cohort
+from phenotaste.cohort.checks import stretches
+from phenotaste.core.kernels.driver import patient_norms
+from phenotaste.core.records import Array, Shard
+from phenotaste.errors import InputError
+
+Room = Callable[[tuple[int, ...], Any], Array]  # like np.empty
+
+ENTRIES_AT_A_TIME = 2**22
+COUNTED_AT_A_TIME = 2**20  # entries: bounds what counting needs beside the data
+
+
+class Columns(NamedTuple):
+    """The columns a model was fitted on; names are None where the data had none."""
+
+    n_features: int
+    feature_names: Array | None
+    n_static: int
+    static_names: Array | None
+
+
+class Aligned(NamedTuple):
+    shard: Shard
+    norms: Array  # ‖X_k‖² of every patient
+    unknown_features: int  # columns of the cohort that the model does not know, left out
+    absent_features: int  # columns of the model that the cohort does not have, taken as zero
+
+
+def columns_of(cohort: Cohort) -> Columns:
+    P = 0 if cohort.static is None else cohort.static.shape[1]
+    return Columns(cohort.shape[1], cohort.feature_names, P, cohort.static_names)
+
+
+def columns_of_fitted(model: Any) -> Columns:
+    """The columns a fitted model knows, from its attributes."""
+    P = 0 if model.F_ is None else model.F_.shape[0]
+    return Columns(model.V_.shape[0], model.feature_names_in_, P, model.static_names_in_)
+
+
+def align(cohort: Cohort, columns: Columns, room: Room = np.empty) -> Aligned:
+    """The cohort's data in the order of `columns`; data without names must have the same width.
+
+    `room` makes the arrays for what has to be converted.
+    """
+    visits, static = cohort.visits, cohort.static
+    where, unknown = positions(
+        cohort.feature_names, columns.feature_names, cohort.shape[1], columns.n_features, "temporal"
+    )
+    if where is not None:
+        visits = move_columns(visits, where, columns.n_features)
+    known = columns.n_features if where is None else int(np.sum(where >= 0))
+    shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns), room)
+    return Aligned(shard, patient_norms(shard), unknown, columns.n_features - known)
+
+
+def positions(
+    mine: Array | None, theirs: Array | None, width: int, wanted: int, kind: str
+) -> tuple[Array | None, int]:
+    """For each of my columns its place among theirs (−1: unknown), or None when they are the same already."""
+    if mine is None or theirs is None:
+        if width != wanted:
+            raise InputError(
+                f"The cohort has {width} {kind} features and the model {wanted}, and without names on both sides "
+                "they cannot be matched: give both their feature names, or the same columns in the same order."
+            )
+        return None, 0
+    if np.array_equal(mine, theirs):
+        return None, 0
+    place = {name: j for j, name in enumerate(theirs.tolist())}
+    where = np.array([place.get(name, -1) for name in mine.tolist()], dtype=np.int64)
+    return where, int(np.sum(where < 0))
+
+
+def move_columns(visits: sparse.csr_array, where: Array, width: int) -> sparse.csr_array:
+    column = where[visits.indices]
+    keep = column >= 0
+    before = np.concatenate([[0], np.cumsum(keep)])
+    moved = sparse.csr_array(
+        (visits.data[keep], column[keep], before[visits.indptr]), shape=(visits.shape[0], width)
+    )
+    moved.sort_indices()
+    return moved
+
+
+def align_static(static: Array | None, names: Array | None, columns: Columns) -> Array | None:
+    if columns.n_static == 0:
+        return None
+    if static is None:
+        raise InputError(
+            f"The model was fitted with {columns.n_static} static features and this cohort has none: "
+            "add them, or fit a model without static features."
+        )
+    where, _ = positions(names, columns.static_names, static.shape[1], columns.n_static, "static")
+    if where is None:
+        return static
+    aligned = np.zeros((static.shape[0], columns.n_static))
+    aligned[:, where[where >= 0]] = static[:, where >= 0]
+    return aligned
+
+
+def shard_of(visits: sparse.csr_array, offsets: Array, static: Array | None, room: Room = np.empty) -> Shard:
+    """The arrays as the kernels take them, read-only so that they are compiled for one kind of array."""
+    K = len(offsets) - 1
+    A = np.zeros((K, 0)) if static is None else static
+    return Shard(
+        read_only(visits.data),
+        read_only(visits.indices, np.int32, room),
+        read_only(visits.indptr, np.int64, room),
+        read_only(offsets, np.int64),
+        read_only(A, np.float64),
+    )
+
+
+def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
+    """How many patients have each temporal and each static feature at least once."""
+    # One row a patient, where a code of several visits stands several times.
+    starts = shard.indptr[shard.offsets]
+    counts = np.zeros(n_features, np.int64)
+    for rows in stretches(starts, COUNTED_AT_A_TIME):
+        codes = shard.indices[rows[0] : rows[-1]]
+        ones = np.ones(len(codes), np.int8)
+        by_code = sparse.csr_array((ones, codes, rows - rows[0]), shape=(len(rows) - 1, n_features)).tocsc()
+        patient, edges = by_code.indices, by_code.indptr
+        new = np.ones(len(patient), bool)
+        new[1:] = patient[1:] != patient[:-1]
+        new[edges[:-1][np.diff(edges) > 0]] = True
+        counts += np.diff(np.concatenate([[0], np.cumsum(new, dtype=np.int64)])[edges])
+    return counts, np.count_nonzero(shard.static, axis=0).astype(np.int64)
+
+
+def read_only(array: Array, dtype: Any = None, room: Room = np.empty) -> Array:
+    if dtype is not None and array.dtype != dtype:
+        view = room(array.shape, dtype)
+        for first in range(0, len(array), ENTRIES_AT_A_TIME):
+            view[first : first + ENTRIES_AT_A_TIME] = array[first : first + ENTRIES_AT_A_TIME]
+    else:
+        view = np.ascontiguousarray(array).view(np.ndarray)
+    if view is array or view.base is not None:
+        view = view[:]
+    view.flags.writeable = False
+    return view

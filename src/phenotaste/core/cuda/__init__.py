@@ -1,0 +1,1 @@
+"""The patient step on a GPU."""

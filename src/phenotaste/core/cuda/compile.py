@@ -1,0 +1,189 @@
+"""Compile `patient_step.cu` for one rank on first use, with the compiler that comes with torch, and launch it.
+
+CUDA's own two libraries are called as they are (NVRTC and the driver), so nothing has to be installed or built.
+"""
+
+import ctypes
+import sys
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MODES = {"start": 0, "step": 1, "score": 2, "project": 3}
+POLES = 32
+LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+RESERVED = 1024  # bytes of shared memory that every block takes for the system
+REGISTERS = 65536 // 128  # threads on a multiprocessor with 128 registers each
+SOURCE = Path(__file__).with_name("patient_step.cu")
+
+
+class Shape(NamedTuple):
+    """How a patient of this rank is laid out on the device."""
+
+    rank: int
+    threads: int  # of a block, which works on one patient
+    split: int  # threads that share one visit's coordinate descent
+
+    @property
+    def room(self) -> int:
+        """Doubles on a block's desk: ROOM of the kernel."""
+        R, groups, warps = (
+            self.rank,
+            min(self.rank, max(1, self.threads // self.rank)),
+            max(1, self.threads // 32),
+        )
+        square = ((R * (R | 1) if R > POLES else R * (POLES + 1)) + 1) // 2 * 2
+        second = square + (self.threads // self.split * (3 * (R | 1) + 1) + 1) // 2
+        vectors = 7 * R + groups * R + 8 + warps
+        return (max(4 * square, second) + vectors + (R + 8) // 2 + 2) // 2 * 2
+
+    @property
+    def sums(self) -> int:
+        """Doubles of a block's sums: SUMS of the kernel."""
+        return 2 * self.rank**2 + 1
+
+
+def shape_for(rank: int) -> Shape:
+    threads = 32 if rank <= 16 else 64 if rank <= 32 else 128 if rank <= 42 else 256 if rank <= 85 else 512
+    return Shape(rank, threads, max(1, threads // 64))  # tiles of 64 visits, or 32
+
+
+class Launcher:
+    """The kernels of one rank on the current CUDA device."""
+
+    def __init__(self, rank: int) -> None:
+        import torch
+
+        if rank > 256:
+            raise ValueError("The kernels are made for ranks of up to 256.")
+        torch.cuda.init()
+        self.shape = shape_for(rank)
+        facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self._arch = f"{facts.major}{facts.minor}"
+        bytes_needed = 8 * self.shape.room
+        self.in_global = bytes_needed > getattr(facts, "shared_memory_per_block_optin", 49152)
+        held = 8 * self.shape.rank * self.shape.threads if self.in_global else bytes_needed
+        fit = facts.shared_memory_per_multiprocessor // (held + RESERVED)
+        self.at_once = max(1, min(fit, REGISTERS // self.shape.threads, 16))
+        self.multiprocessors = facts.multi_processor_count
+        self.blocks = self.at_once * self.multiprocessors
+        self.shared_bytes = 0 if self.in_global else bytes_needed
+
+    @cached_property
+    def desks(self) -> Any:
+        """Room for the desks in the device's memory, where they are too large for a multiprocessor's own."""
+        import torch
+
+        return torch.empty(
+            self.blocks * self.shape.room if self.in_global else 0, dtype=torch.float64, device="cuda"
+        )
+
+    def patients(self, mode: str, task: Any) -> None:
+        kernel = self._kernel(MODES[mode], "patients", self.shared_bytes)
+        self._launch(kernel, min(self.blocks, max(1, task.patients)), self.shared_bytes, [task])
+
+    def gather(self, arguments: list[Any], stretches: int) -> None:
+        room = 8 * self.shape.threads + 8 * self.shape.rank
+        kernel = self._kernel(MODES["step"], "gather", room)
+        blocks = min(stretches, 16 * self.blocks)
+        self._launch(kernel, max(1, blocks), room, [*arguments, ctypes.c_int(stretches)])
+
+    def combine(self, arguments: list[Any], features: int) -> None:
+        kernel = self._kernel(MODES["step"], "combine", 0)
+        self._launch(kernel, max(1, features), 0, [*arguments, ctypes.c_int(features)])
+
+    def _kernel(self, mode: int, name: str, shared_bytes: int) -> ctypes.c_void_p:
+        import torch
+
+        device = (self.multiprocessors, self._arch, torch.cuda.current_device())
+        key = (*self.shape, mode, self.at_once, self.in_global, *device)
+        return function(module(key), name, shared_bytes)
+
+    def _launch(self, kernel: ctypes.c_void_p, blocks: int, shared_bytes: int, arguments: list[Any]) -> None:
+        import torch
+
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        values = [ctypes.c_void_p(a.data_ptr()) if hasattr(a, "data_ptr") else a for a in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        threads = self.shape.threads
+        check(
+            driver().cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, pointers, None)
+        )
+
+
+@cache
+def module(key: tuple[Any, ...]) -> ctypes.c_void_p:
+    rank, threads, split, mode, at_once, in_global, multiprocessors, arch, _ = key
+    options = {"R": rank, "NT": threads, "SPLIT": split, "MODE": mode, "BLOCKS_AT_ONCE": at_once}
+    options["MULTIPROCESSORS"] = multiprocessors
+    flags = [
+        f"--gpu-architecture=sm_{arch}",
+        "--std=c++17",
+        *(f"-D{name}={value}" for name, value in options.items()),
+    ]
+    image = compiled(SOURCE.read_text(encoding="utf-8"), [*flags, *(["-DIN_GLOBAL"] if in_global else [])])
+    found = ctypes.c_void_p()
+    check(driver().cuModuleLoadData(ctypes.byref(found), image))
+    return found
+
+
+FUNCTIONS: dict[tuple[int | None, str], ctypes.c_void_p] = {}
+
+
+def function(loaded: ctypes.c_void_p, name: str, shared_bytes: int) -> ctypes.c_void_p:
+    key = (loaded.value, name)
+    if key not in FUNCTIONS:
+        found = ctypes.c_void_p()
+        check(driver().cuModuleGetFunction(ctypes.byref(found), loaded, name.encode()))
+        if shared_bytes:
+            check(driver().cuFuncSetAttribute(found, LIMIT, shared_bytes))
+        FUNCTIONS[key] = found
+    return FUNCTIONS[key]
+
+
+def compiled(source: str, flags: list[str]) -> bytes:
+    """Machine code for the device."""
+    nvrtc = compiler()
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"patient_step.cu", 0, None, None)
+    options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+    failed = nvrtc.nvrtcCompileProgram(program, len(flags), options)
+    size = ctypes.c_size_t()
+    if failed:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(f"The patient step could not be compiled for this GPU:\n{log.value.decode()}")
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    image = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, image)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return image.raw
+
+
+@cache
+def driver() -> ctypes.CDLL:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+@cache
+def compiler() -> ctypes.CDLL:
+    """NVRTC: torch has it loaded, or beside it in its environment."""
+    import torch
+
+    major = str(torch.version.cuda).split(".")[0]
+    beside = Path(torch.__file__).parents[1] / "nvidia"
+    names = [f"libnvrtc.so.{major}", "libnvrtc.so", f"nvrtc64_{major}0_0.dll"]
+    for path in [*names, *(str(found) for found in sorted(beside.glob(f"*/lib/libnvrtc.so.{major}*")))]:
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise OSError("NVRTC, the compiler that comes with torch, was not found")
+
+
+def check(status: int) -> None:
+    if status:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorString(status, ctypes.byref(text))
+        raise RuntimeError(f"The GPU reported: {(text.value or b'an unknown error').decode()}")

@@ -1,0 +1,1 @@
+"""The compiled patient step, and what it is made of."""

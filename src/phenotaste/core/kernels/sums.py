@@ -1,0 +1,137 @@
+"""The sums in the making: what each block of patients adds up, padded to whole vectors, and the sums of all blocks."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numba import njit
+
+from phenotaste.core.kernels.matmul import add_transposed, multiply_transposed
+from phenotaste.core.kernels.scratch import Desk
+from phenotaste.core.kernels.simd import LANES, fma, load, matrix, splat, store
+from phenotaste.core.records import VECTOR, Array, Shard, Sums
+
+T = TypeVar("T")
+
+
+class Tally(NamedTuple):
+    """`Sums` of some patients, with part of QU still to be lifted."""
+
+    UU: Array
+    XU: Array
+    WW: Array
+    AW: Array
+    QU: Array  # Σ μ QᵀU of patients whose Q is explicit
+    pulls: Array  # Σ μ (QH)ᵀU of all others
+    scalars: Array
+
+
+def add_in_pairs(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
+    """0+1, 2+3, …, then pairs of those: the one order in which blocks are added, so all engines have the same bits.
+
+    A tree, so that machines can share the work; a part without a partner goes up as it is.
+    """
+    while len(parts) > 1:
+        pairs = [add(parts[n], parts[n + 1]) for n in range(0, len(parts) - 1, 2)]
+        parts = [*pairs, *parts[2 * len(pairs) :]]
+    return parts[0]
+
+
+class Tallies:
+    """The tallies of all blocks in one array, used again in every step: each block's is one slice of `room`."""
+
+    def __init__(self, blocks: int, n_features: int, n_static: int, R: int) -> None:
+        square = len(matrix(R, 1))
+        heights = (square, n_features, square, n_static, square, square, 1)
+        rows = sum(heights)
+        self.rank = R
+        self.room = matrix(blocks * rows, R)[: blocks * rows].reshape(blocks, rows, -1)
+        self.edges = np.cumsum(heights)[:-1].tolist()
+        self.each = [self._parts(room) for room in self.room]
+
+    def emptied(self, block: int) -> Tally:
+        self.room[block] = 0.0
+        return self.each[block]
+
+    def sums(self, lift: Array) -> Sums:
+        """The sums over all blocks; their tallies are used up."""
+        return self.as_sums(add_in_pairs(list(self.room), add_to), lift)
+
+    def as_sums(self, total: Array, lift: Array) -> Sums:
+        """Sums from the blocks' rooms added up."""
+        R = self.rank
+        tally = self._parts(total)
+        XU, AW = (np.ascontiguousarray(part[:, :R]) for part in (tally.XU, tally.AW))
+        UU, WW, QU, pulls = (
+            np.ascontiguousarray(part[:R, :R]) for part in (tally.UU, tally.WW, tally.QU, tally.pulls)
+        )
+        return Sums(UU, XU, WW, AW, QU + lift @ pulls, tally.scalars[:4].copy())
+
+    def _parts(self, room: Array) -> Tally:
+        UU, XU, WW, AW, QU, pulls, scalars = np.split(room, self.edges)
+        return Tally(UU, XU, WW, AW, QU, pulls, scalars[0])
+
+
+def add_to(mine: Array, theirs: Array) -> Array:
+    mine += theirs
+    return mine
+
+
+@njit(cache=True, nogil=True, fastmath=VECTOR)
+def square_sum(data: Array, first: int, last: int) -> float:
+    total = 0.0
+    for n in range(first, last):
+        value = np.float64(data[n])
+        total += value * value
+    return total
+
+
+@njit(inline="always")
+def add(shard: Shard, k: int, mu: float, norm: float, desk: Desk, tally: Tally) -> None:
+    """Add a patient to the sums, from what the patient step left on the desk."""
+    first = shard.offsets[k]
+    visits = shard.offsets[k + 1] - first
+    R, w, U, G = desk.passive.size, desk.w, desk.U, desk.G
+    multiply_transposed(U, U, R, visits, G)
+    if mu > 0.0 and norm > 0.0:
+        if desk.explicit[0]:
+            add_transposed(desk.Q, U, R, visits, tally.QU)
+        else:
+            add_transposed(desk.pull, U, R, visits, tally.pulls)
+    size = 0.0
+    for r in range(R):
+        size += G[r, r]
+        f = splat(w[r])
+        for j in range(0, U.shape[1], LANES):
+            ww = f * load(w, j)
+            store(tally.WW, (r, j), load(tally.WW, (r, j)) + ww)
+            store(tally.UU, (r, j), fma(ww, load(G, (r, j)), load(tally.UU, (r, j))))
+    add_visits(shard, first, visits, U, w, tally.XU)
+    a = shard.static[k]
+    for j in range(0, U.shape[1], LANES):
+        x = load(w, j)
+        for p in range(a.size):
+            store(tally.AW, (p, j), fma(splat(a[p]), x, load(tally.AW, (p, j))))
+    tally.scalars[0] += norm
+    tally.scalars[1] += square_sum(a, 0, a.size)
+    tally.scalars[2] += mu
+    tally.scalars[3] += mu * size
+
+
+@njit(inline="always")
+def add_visits(shard: Shard, first: int, visits: int, U: Array, w: Array, XU: Array) -> None:
+    """XU += Xᵀ U diag(w), from the non-zeros alone."""
+    for i in range(visits):
+        start, end = shard.indptr[first + i], shard.indptr[first + i + 1]
+        for j in range(0, U.shape[1] - LANES, 2 * LANES):
+            x, y = load(U, (i, j)) * load(w, j), load(U, (i, j + LANES)) * load(w, j + LANES)
+            for n in range(start, end):
+                row, f = shard.indices[n], splat(np.float64(shard.data[n]))
+                store(XU, (row, j), fma(f, x, load(XU, (row, j))))
+                store(XU, (row, j + LANES), fma(f, y, load(XU, (row, j + LANES))))
+        if U.shape[1] % (2 * LANES):
+            j = U.shape[1] - LANES
+            x = load(U, (i, j)) * load(w, j)
+            for n in range(start, end):
+                row, f = shard.indices[n], splat(np.float64(shard.data[n]))
+                store(XU, (row, j), fma(f, x, load(XU, (row, j))))

@@ -1,0 +1,1 @@
+"""PARAFAC2 with exact cross-products: the mathematics of the baselines."""

@@ -1,0 +1,1 @@
+"""Files: atomic writes, tensors with a manifest, memory-mapped arrays, locks."""
