@@ -83,7 +83,7 @@ TOOLS := pytest hypothesis polars 'meds>=0.4,<0.5' playwright tensorly matcouply
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not gpu" -o addopts="-ra --strict-markers" \
-	  --ignore-glob='tests/test_ecosystem*' --ignore-glob='tests/test_docs*' $(or $(ARGS),tests)
+	  --ignore=tests/ecosystem --ignore=tests/docs $(or $(ARGS),tests)
 
 $(LOWEST)/.ready: pyproject.toml scripts/lowest.py $(shell find src -name '*.py')
 	$(PYTHON) -m venv $(LOWEST)
@@ -115,7 +115,7 @@ bench-scaling: $(BENCH) $(FRESH)
 # On the machine with the GPU: from src/, with the python3 that has torch, installing nothing.
 gpu:
 	@export PYTHONPATH=src:. PYTHONUNBUFFERED=1; failed=0; \
-	  $(PYTHON) -m pytest -m gpu -p no:cacheprovider -o addopts="-ra --strict-markers" tests/test_gpu_device.py || failed=1; \
+	  $(PYTHON) -m pytest -m gpu -p no:cacheprovider -o addopts="-ra --strict-markers" tests/engines/test_gpu_device.py || failed=1; \
 	  $(PYTHON) -m benchmarks.gpu $(ARGS) || failed=1; exit $$failed
 
 .PHONY: bench-disk

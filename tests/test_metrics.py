@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from made_up import cohort, dense
+from helpers.cohorts import cohort, dense
 from phenotaste import TASTE, Cohort, InputError, metrics
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from made_up import cohort
+from helpers.cohorts import cohort
 from phenotaste import TASTE
 from phenotaste.plan import bytes_of_a_fit, plan
 

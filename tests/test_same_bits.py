@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusters import local_cluster
+from helpers.clusters import local_cluster
 from phenotaste import TASTE, baselines, simulate
 
 RECORDED = Path(__file__).with_name("same_bits.json")

@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from made_up import cohort, cohorts, dense
+from helpers.cohorts import cohort, cohorts, dense
 from phenotaste import TASTE, Cohort, InputError, metrics, simulate, taste
 from phenotaste.core import loop
 from phenotaste.core.init import starting_model

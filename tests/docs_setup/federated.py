@@ -1,6 +1,6 @@
 """Three hospitals with a cohort each, and the lists of codes and facts that they agreed on."""
 
-from hospitals import NAMES, hospitals
+from helpers.hospitals import NAMES, hospitals
 
 
 def prepare(folder):

@@ -1,7 +1,7 @@
 """A made-up OMOP database."""
 
-import made_up_cdm
+from helpers import simulated_cdm
 
 
 def prepare(folder):
-    made_up_cdm.write_duckdb(made_up_cdm.cdm(n_persons=120), folder / "cdm.duckdb")
+    simulated_cdm.write_duckdb(simulated_cdm.cdm(n_persons=120), folder / "cdm.duckdb")

@@ -1,6 +1,6 @@
 """A cohort whose labels follow from a code and a fact."""
 
-from labelled import presence_effect
+from helpers.labelled import presence_effect
 
 
 def prepare(folder):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from docs_run import ROOT, blocks_of, run_here, run_python
+from helpers.docs_run import ROOT, blocks_of, run_here, run_python
 from phenotaste import TASTE
 from phenotaste.review import Review
 

@@ -1,0 +1,288 @@
+"""The GPU's patient step where there is no GPU: the kernel's own source as C++, everything around it on CPU tensors."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_patient_step import begin
+
+from helpers.cohorts import cohort, cohorts
+from helpers.host_kernel import HostLauncher, library
+from phenotaste import TASTE, Cohort, InputError
+from phenotaste.core import loop
+from phenotaste.core.cuda import step
+from phenotaste.core.cuda.compile import MODES, Shape, shape_for
+from phenotaste.core.model_step import model_step
+from phenotaste.core.records import Model, Weights
+from phenotaste.engines.cuda import MEMORY_SETTING, Device, base_bytes, bytes_of_visits, cuda_available
+
+torch = pytest.importorskip("torch", reason="the GPU's tensors need torch")
+RANKS = (1, 3, 6)
+
+
+def engine_like(engine, n_features, **more):
+    """The same patients and weights for the GPU's kernel."""
+    return Device(
+        engine.shard,
+        engine.weights,
+        engine.rank,
+        n_features=n_features,
+        device="cpu",
+        launcher=HostLauncher(engine.rank),
+        **more,
+    )
+
+
+def both(c, rank, **more):
+    here, model = begin(c, rank, **more)
+    there = engine_like(here, c.shape[1])
+    there.start(model)
+    return here, there, model
+
+
+def courses(engine):
+    return np.concatenate([piece.courses.now.numpy() for piece in engine.pieces])
+
+
+def on(sums, model, engine):
+    return model_step(sums, model, engine.weights.lam, normalize=True, exact=False)[0]
+
+
+def alike(sums, expected, rtol=3e-6):
+    for found, wanted in zip(sums, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * np.abs(wanted).max(initial=0.0))
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_the_desk_has_the_room_that_the_kernel_takes(rank):
+    assert library(rank, MODES["step"]).room_needed() == Shape(rank, 1, 1).room
+
+
+@given(rank=st.integers(1, 256))
+def test_every_rank_has_a_shape_the_kernel_can_work_in(rank):
+    shape = shape_for(rank)
+    assert shape.threads % 32 == 0
+    assert shape.threads > rank  # a column, and a right-hand side, for each thread
+    assert shape.threads // shape.split in (32, 64)
+    square = rank * max(33, rank | 1)
+    assert (
+        2 * square >= shape.threads // shape.split * rank
+    )  # new courses go over the Gram matrix and the old ones
+
+
+@settings(max_examples=25)
+@given(c=cohorts, rank=st.sampled_from(RANKS))
+def test_start_is_the_same(c, rank):
+    here, there, _ = both(c, rank)
+    np.testing.assert_allclose(courses(there), here.courses, rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=40)
+@given(c=cohorts, rank=st.sampled_from(RANKS), reach=st.sampled_from([0.0, 0.7]))
+def test_no_cohort_breaks_a_step(c, rank, reach):
+    _, there, model = both(c, rank)
+    for _ in range(3):
+        sums = there.step(model, reach)
+        assert all(np.isfinite(part).all() for part in sums)
+        assert (courses(there) >= 0).all()
+        model = on(sums, model, there)
+
+
+@pytest.mark.parametrize("reach", [0.0, 0.7])
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_are_those_of_the_cpu(seed, rank, reach):
+    c = cohort(seed, n_patients=15, n_static=8, visits=(0, 14), negative=seed % 2 == 1)
+    here, there, model = both(c, rank)
+    for _ in range(4):
+        expected = here.step(model, reach)
+        alike(there.step(model, reach), expected)
+        np.testing.assert_allclose(courses(there), here.courses, rtol=1e-4, atol=1e-5)
+        model = on(expected, model, here)
+
+
+def test_undo_goes_back():
+    _, there, model = both(cohort(1), 3)
+    there.step(model)
+    before = courses(there)
+    there.step(model, 0.5)
+    there.undo()
+    np.testing.assert_array_equal(courses(there), before)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_scores_and_losses_are_those_of_the_cpu(rank):
+    c = cohort(2, n_patients=20, n_static=8, visits=(0, 14))
+    here, there, model = both(c, rank)
+    for _ in range(5):
+        model = on(there.step(model), model, there)
+    here.courses = courses(there).astype(float)
+    expected, found = here.score(model), there.score(model)
+    np.testing.assert_allclose(found.W, expected.W, rtol=1e-6, atol=1e-6 * expected.W.max())
+    np.testing.assert_allclose(found.loss.sum(0), expected.loss.sum(0), rtol=3e-8)
+    HH = model.H.T @ model.H
+    gaps = sum(
+        np.sum((found.U[a:b].T @ found.U[a:b] - HH) ** 2)
+        for a, b, size in zip(c.offsets[:-1], c.offsets[1:], here.weights.mu, strict=True)
+        if size > 0
+    )
+    assert there.figures.gaps == pytest.approx(gaps, rel=1e-5)
+    assert there.figures.visits == pytest.approx(expected.loss[:, 0].sum(), rel=1e-6)
+    assert there.figures.static * there.weights.lam == pytest.approx(expected.loss[:, 1].sum(), rel=1e-6)
+
+
+def test_projection_ends_where_the_cpu_ends():
+    c = cohort(3, n_patients=20, visits=(0, 12))
+    here, there, model = both(c, 3)
+    for _ in range(10):
+        model = on(here.step(model), model, here)
+    expected, found = here.project(model, 1e-8, 1000), there.project(model, 1e-8, 1000)
+    np.testing.assert_allclose(found.loss.sum(1), expected.loss.sum(1), rtol=1e-4, atol=1e-6)
+    assert found.loss.sum() == pytest.approx(expected.loss.sum(), rel=1e-5)
+
+
+def test_fifty_iterations_reach_the_same_objective_without_rising():
+    c = cohort(4, n_patients=40, n_features=12, visits=(0, 20))
+    here, there, model = both(c, 4)
+    options = {"normalize": True, "exact": False, "max_iter": 50, "tol": 0.0}
+    expected, found = loop.fit(here, model, **options), loop.fit(there, model, **options)
+    assert found.losses[-1] == pytest.approx(expected.losses[-1], rel=1e-4)
+    assert (np.diff(found.losses) <= 1e-5 * np.array(found.losses[:-1])).all()
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_the_unit_of_the_data_does_not_matter(scale):
+    c = cohort(5)
+    larger = Cohort(c.visits * scale, c.offsets, c.static)
+    _, there, model = both(c, 3)
+    _, far, _ = both(larger, 3)
+    for _ in range(3):
+        far.step(model._replace(F=model.F / scale))
+        model = on(there.step(model), model, there)
+    np.testing.assert_allclose(courses(far), courses(there), rtol=1e-4, atol=1e-6)
+
+
+def degenerate(name, model):
+    H, V, F = (factor.copy() for factor in model)
+    if name == "dead definition":
+        V[:, 0] = 0
+    elif name == "parallel columns of H":
+        H[:, 1] = H[:, 0]
+    elif name == "a column of H is zero":
+        H[:, 0] = 0
+    elif name == "all definitions the same":
+        V[:] = V[:, :1]
+    return Model(H, V, F)
+
+
+@pytest.mark.parametrize(
+    "name", ["dead definition", "parallel columns of H", "a column of H is zero", "all definitions the same"]
+)
+def test_degenerate_models_give_numbers_and_near_the_cpus(name):
+    c = cohort(6, n_patients=20, visits=(0, 10))
+    here, there, model = both(c, 4)
+    model = degenerate(name, model)
+    expected, found = here.step(model), there.step(model)
+    assert all(np.isfinite(part).all() for part in found)
+    if name in ("dead definition", "all definitions the same"):
+        alike(found, expected, rtol=1e-3)
+    else:  # the uniqueness term at its best Q is what H must agree on
+        unique = [np.sum(sums.QU * model.H) for sums in (found, expected)]
+        assert unique[0] == pytest.approx(unique[1], rel=1e-3)
+
+
+def test_no_uniqueness_term():
+    here, there, model = both(cohort(7), 3, mu=0.0)
+    alike(there.step(model), here.step(model))
+
+
+def test_streamed_pieces_are_those_kept():
+    c = cohort(8, n_patients=60, visits=(0, 9))
+    here, kept, model = both(c, 3)
+    allowed = base_bytes(3) + 4 * 40 * bytes_of_visits(here.shard, 3)  # four pieces of forty visits
+    streamed = engine_like(here, c.shape[1], memory=allowed)
+    assert streamed.streaming
+    assert not kept.streaming
+    assert len(streamed.pieces) > 3
+    streamed.start(model)
+    for n in range(4):
+        sums = kept.step(model, 0.5 * (n > 0))
+        alike(streamed.step(model, 0.5 * (n > 0)), sums, rtol=1e-12)
+        model = on(sums, model, kept)
+    streamed.undo()
+    kept.undo()
+    a, b = kept.score(model), streamed.score(model)
+    np.testing.assert_array_equal(a.U, b.U)
+    np.testing.assert_array_equal(a.W, b.W)
+    a, b = kept.project(model, 1e-6, 20), streamed.project(model, 1e-6, 20)
+    np.testing.assert_array_equal(a.U, b.U)
+
+
+@given(c=cohorts, most=st.integers(1, 30))
+def test_pieces_hold_every_patient_once(c, most):
+    here, _ = begin(c, 1)
+    edges = step.piece_edges(here.shard, most)
+    assert edges[0] == 0
+    assert edges[-1] == len(c)
+    assert (np.diff(edges) >= 1).all()
+    visits = np.diff(c.offsets[edges])
+    assert ((visits <= most) | (np.diff(edges) == 1)).all()
+
+
+@given(c=cohorts)
+def test_entries_by_feature_add_up_to_the_product(c):
+    here, _ = begin(c, 2)
+    patients = step.cut(here.shard, here.weights, np.ones(len(c)), 0, len(c), 1.0)
+    turned = step.turn(patients, c.shape[1])
+    dense = np.zeros(c.visits.shape)
+    stretch, features = turned.stretch.numpy(), turned.features.numpy()
+    for j in range(c.shape[1]):
+        for s in range(features[j], features[j + 1]):
+            here_ = slice(stretch[s], stretch[s + 1])
+            dense[turned.rows.numpy()[here_], j] += turned.values.numpy()[here_]
+    np.testing.assert_array_equal(dense, c.visits.toarray().astype(np.float32))
+
+
+def test_uniform_start_leaves_the_empty_at_zero():
+    c = cohort(9, n_patients=30, visits=(0, 3), density=0.1)
+    here, there, _ = both(c, 3)
+    there.start_uniform(np.random.default_rng(0))
+    U = courses(there)
+    empty = np.repeat(here.weights.mu == 0, np.diff(c.offsets))
+    assert (U[empty] == 0).all()
+    assert (U[~empty] > 0).any()
+
+
+def test_too_little_memory_is_refused_with_the_need():
+    here, _ = begin(cohort(1), 3)
+    with pytest.raises(InputError, match=r"GiB to give and at least .* GiB are needed"):
+        engine_like(here, 7, memory=1000)
+
+
+def test_the_memory_setting_must_be_a_number(monkeypatch):
+    here, _ = begin(cohort(1), 3)
+    monkeypatch.setenv(MEMORY_SETTING, "plenty")
+    with pytest.raises(InputError, match="number of GiB"):
+        engine_like(here, 7)
+
+
+@pytest.mark.skipif(cuda_available(), reason="there is a GPU")
+def test_without_a_gpu_cuda_is_refused_and_auto_is_the_cpu():
+    c = cohort(1)
+    with pytest.raises(InputError, match=r'needs a CUDA GPU.*device="cpu"'):
+        TASTE(2, device="cuda").fit(c)
+    fitted = {d: TASTE(2, device=d, max_iter=3, random_state=0).fit(c) for d in ("auto", "cpu")}
+    np.testing.assert_array_equal(fitted["auto"].W_, fitted["cpu"].W_)
+
+
+def test_no_history_gets_scores_from_static_features_alone():
+    c = cohort(10, n_patients=12, visits=(0, 6))
+    bare = Cohort(np.zeros((3, 7)), [0, 0, 3], c.static[:2])
+    here, _ = begin(bare, 3)
+    weights = Weights(0.5, here.weights.mu)
+    here.weights = weights
+    there = engine_like(here, 7)
+    _, model = begin(c, 3)
+    model = model._replace(F=np.random.default_rng(0).random(model.F.shape))
+    there.start(model)
+    alike(there.step(model), here.step(model), rtol=1e-9)

@@ -1,0 +1,302 @@
+"""The vector kernels against numpy: what they compute, and that nothing of one patient is left for the next."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_patient_step import after_a_while
+
+from helpers.cohorts import cohort, dense
+from phenotaste import TASTE, Cohort
+from phenotaste.core import reference
+from phenotaste.core.kernels.batched_inverse_sqrt import congruent, inverse_roots, new_lanes
+from phenotaste.core.kernels.batched_nnls import new_lane_scores, on_its_own, score_lanes
+from phenotaste.core.kernels.coordinate_descent import SWEEPS, descend_courses, new_sweep
+from phenotaste.core.kernels.inverse_sqrt import POLES, SPREADS, inverse_root_within, new_root, poles
+from phenotaste.core.kernels.matmul import add_transposed, multiply, multiply_transposed
+from phenotaste.core.kernels.nnls import TINY, new_solve, rows_by_pivoting, solve_chosen, solve_passive
+from phenotaste.core.kernels.patient import padded
+from phenotaste.core.kernels.polar import SMALLEST
+from phenotaste.core.kernels.scratch import FEW
+from phenotaste.core.kernels.simd import LANES, column, matrix, whole
+from phenotaste.core.kernels.tridiagonal import new_reduction, to_tridiagonal, turn
+
+SIZES = [1, 2, 3, 7, 8, 9, 10, 15, 16, 17, 23, 24, 25, 40, 41]
+
+
+def symmetric(n, spread, seed=0):
+    """A positive definite matrix with eigenvalues from 10 down to 10/spread, its inverse root, and the like padded."""
+    Z, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((n, n)))
+    values = 10 * np.geomspace(1, 1 / spread, n)
+    C = (Z * values) @ Z.T
+    return (C + C.T) / 2, (Z / np.sqrt(values)) @ Z.T
+
+
+def turned(X, n, reduction, back):
+    room = padded(X)
+    turn(room, n, reduction, back)
+    return room[:n, : X.shape[1]]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_reduction_rebuilds_the_matrix_after_others_of_other_sizes(n):
+    reduction, rng = new_reduction(48), np.random.default_rng(n)
+    for size in (48, 5, n):
+        C, _ = symmetric(size, 1e3, seed=size)
+        room = matrix(48, 48)
+        room[:] = rng.random(room.shape)  # beyond the padding it may hold anything
+        side = matrix(size, size).shape[0]
+        room[:side, :side] = padded(C)
+        to_tridiagonal(room, size, reduction)
+    d, e = reduction.diagonal[:n], reduction.off[: n - 1]
+    T = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
+    P = turned(np.eye(n), n, reduction, True)
+    np.testing.assert_allclose(P @ P.T, np.eye(n), rtol=0, atol=1e-14 * n)
+    np.testing.assert_allclose(P @ T @ P.T, C, rtol=0, atol=1e-14 * n * 10)
+    X = rng.standard_normal((n, 13))
+    np.testing.assert_allclose(turned(X, n, reduction, False), P.T @ X, rtol=0, atol=1e-13 * n)
+    np.testing.assert_allclose(turned(X, n, reduction, True), P @ X, rtol=0, atol=1e-13 * n)
+
+
+@pytest.mark.parametrize(("count", "spread"), list(zip(POLES, SPREADS, strict=True)))
+def test_poles_are_as_good_as_exact_on_their_interval(count, spread):
+    shifts, weights = poles(count, spread)
+    assert np.all(shifts > 0)
+    assert np.all(weights > 0)
+    x = np.geomspace(1 / spread, 1, 5000)
+    np.testing.assert_allclose((weights / (x[:, None] + shifts)).sum(1), x**-0.5, rtol=3e-12)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("spread", [1.0, 1e2, 1e4, 1e7, 1e9])
+def test_inverse_root_of_every_size_and_spread(n, spread):
+    C, want = symmetric(n, spread)
+    room, out = new_root(n), matrix(n, n)
+    assert inverse_root_within(padded(C), n, SMALLEST**2, room, out)
+    half = turned(out[:n, :n], n, room.reduction, True)
+    root = turned(half.T.copy(), n, room.reduction, True)
+    np.testing.assert_allclose(root, want, rtol=0, atol=(1e-15 * n * spread + 5e-12) * np.abs(want).max())
+
+
+@pytest.mark.parametrize("n", [2, 5, 10, 40])
+def test_no_inverse_root_where_the_poles_do_not_reach(n):
+    def attempt(C, floor=SMALLEST**2):
+        return inverse_root_within(padded(C), n, floor, new_root(n), matrix(n, n))
+
+    C, _ = symmetric(n, 1e3)
+    assert attempt(C)
+    assert not attempt(C, floor=0.1)
+    assert not attempt(symmetric(n, 1e13)[0])
+    assert not attempt(1e-13 * C)
+    assert not attempt(np.ones((n, n)))
+    assert not attempt(np.zeros((n, n)))
+    assert not attempt(-C)
+    assert not attempt(1e200 * C)
+    for bad in (np.nan, np.inf):
+        D = C.copy()
+        D[0, 1] = D[1, 0] = bad
+        assert not attempt(D)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    R=st.integers(1, 21),
+    visits=st.integers(1, 40),
+    scores=st.sampled_from([0.0, 0.5, 1.0]),
+    mu=st.sampled_from([0.0, 0.7]),
+)
+def test_courses_are_those_of_plain_sweeps(seed, R, visits, scores, mu):
+    rng = np.random.default_rng(seed)
+    V, w = rng.random((30, R)), rng.random(R) * (rng.random(R) < scores)
+    old, right = rng.random((visits, R)), rng.standard_normal((visits, R)) * np.where(w > 0, 1.0, mu > 0)
+    G = np.outer(w, w) * (V.T @ V) + mu * np.eye(R)
+    want = old.copy()
+    for _ in range(SWEEPS):
+        for r in range(R):
+            if G[r, r] > TINY:
+                want[:, r] = np.maximum(0.0, want[:, r] + (right[:, r] - want @ G[:, r]) / G[r, r])
+    U, score, room = matrix(visits, R), column(R), new_sweep(R)
+    score[:R] = w
+    for part in (room.now, room.right, room.minus, room.step):
+        part[:] = 7.0  # what another patient left
+    descend_courses(padded(old), padded(right), visits, score, padded(V.T @ V), mu, room, U)
+    np.testing.assert_allclose(U[:visits, :R], want, rtol=1e-9, atol=1e-9 * max(1, np.abs(want).max()))
+    assert not U[:visits, R:].any()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 8, 11, 40])
+@pytest.mark.parametrize("R", [1, 8, 10, 16, 20, 24, 40])
+def test_products(rows, R):
+    rng = np.random.default_rng(0)
+    A, B, C = rng.random((rows, R)), rng.random((R, R)), rng.random((rows, R))
+    out = matrix(rows + 8, R)
+    multiply(padded(A), padded(B), rows, R, out)
+    np.testing.assert_allclose(out[:rows, :R], A @ B, rtol=1e-13)
+    out = matrix(R, R)
+    multiply_transposed(padded(A), padded(C), R, rows, out)
+    np.testing.assert_allclose(out[:R, :R], A.T @ C, rtol=1e-13)
+    add_transposed(padded(A), padded(C), R, rows, out)
+    np.testing.assert_allclose(out[:R, :R], 2 * A.T @ C, rtol=1e-13)
+    assert not out[:R, R:].any()
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    R=st.integers(1, 20),
+    share=st.sampled_from([0.3, 1.0]),
+    twins=st.booleans(),
+)
+def test_elimination_finds_what_the_plain_solution_finds(seed, R, share, twins):
+    rng = np.random.default_rng(seed)
+    design = rng.random((R + 3, R))
+    if twins:
+        design[:, R // 2] = design[:, 0]
+    G, b = design.T @ design, design.T @ rng.random(R + 3)
+    passive = rng.random(R) < share
+    plain, found, room = np.empty(R), np.empty(R), new_solve(R)
+    room.rows[:] = np.nan  # what another patient left
+    solve_passive(G, b, passive, plain, np.empty((R, R)), np.empty(R, np.int64))
+    solve_chosen(G, b, passive, found, room)
+    assert np.array_equal(found == 0, plain == 0)
+    np.testing.assert_allclose(design @ found, design @ plain, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [8, 10, 17, 24])
+def test_patient_step_matches_the_reference_for_more_than_a_vector_of_phenotypes(rank):
+    """Histories of 0 to 40 visits in turn: short and long ones, and what one leaves on the desk for the next."""
+    c = cohort(rank, n_patients=14, n_features=40, n_static=30, visits=(0, 40))
+    engine, model = after_a_while(c, rank, False)
+    lam, mu = engine.weights
+    before = engine.courses.copy()
+    sums = engine.step(model)
+    expected = [np.zeros_like(part) for part in sums]
+    for k, (X, a) in enumerate(dense(c)):
+        rows = slice(c.offsets[k], c.offsets[k + 1])
+        U, _, addends = reference.patient_step(X, a, before[rows], model, lam, mu[k], False)
+        np.testing.assert_allclose(engine.courses[rows], U, rtol=1e-8, atol=1e-8)
+        expected = [total + part for total, part in zip(expected, addends, strict=True)]
+    for got, want in zip(sums, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8 * max(np.abs(want).max(initial=0), 1e-12))
+
+
+@pytest.mark.parametrize("rank", [10, 17])
+def test_scores_of_a_patient_do_not_depend_on_who_else_is_there(rank):
+    c = cohort(3, n_patients=12, n_features=30, visits=(1, 40))
+    model = TASTE(rank, max_iter=5, n_jobs=1, random_state=0).fit(c)
+    together = model.transform(c)
+    for k in range(len(c)):
+        assert np.array_equal(model.transform(c[k : k + 1])[0], together[k])
+
+
+def test_singular_definitions_do_not_spoil_the_sums():
+    """One visit each makes H of rank one: Q itself is then summed, since H has no inverse to lift with."""
+    c = Cohort(np.abs(np.random.default_rng(0).standard_normal((3, 6))), [0, 1, 2, 3])
+    engine, model = after_a_while(c, 3, False)
+    lam, mu = engine.weights
+    model = model._replace(H=np.tile(model.H[:, :1], 3))
+    before = engine.courses.copy()
+    sums = engine.step(model)
+    want = sum(
+        reference.patient_step(X, a, before[k : k + 1], model, lam, mu[k], False)[2].QU
+        for k, (X, a) in enumerate(dense(c))
+    )
+    np.testing.assert_allclose(sums.QU, want, rtol=0, atol=1e-8 * np.abs(want).max())
+
+
+def in_lanes(squares, out):
+    """Put square matrices into lanes, and whatever another crowd left into all else."""
+    n = len(squares[0])
+    out[:] = 7.0
+    for s, square in enumerate(squares):
+        for i in range(n):
+            out[i * whole(n) : i * whole(n) + n, s] = square[i]
+
+
+def from_lanes(lanes, n, s):
+    """The lower triangle of one lane, and its mirror image."""
+    low = np.tril(lanes[:, s].reshape(-1, whole(n))[:n, :n])
+    return low + np.tril(low, -1).T
+
+
+def lane_roots(squares, n):
+    room = new_lanes(n)
+    for part in room[1:-1]:
+        part[:] = 7.0
+    in_lanes(squares, room.C)
+    inverse_roots(n, whole(n), SMALLEST**2, room)
+    return room.found.copy(), [from_lanes(room.root, n, s) for s in range(LANES)]
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n <= FEW])
+def test_inverse_roots_in_lanes_do_not_depend_on_each_other(n):
+    spreads = [1e9, 1.0, 1e7, 1e2, 1e4]  # the first needs the most poles
+    pairs = [symmetric(n, spread, seed) for seed, spread in enumerate(spreads)]
+    nothing, negative, bad = np.zeros((n, n)), -pairs[0][0], np.full((n, n), np.nan)
+    squares = [C for C, _ in pairs] + [nothing, negative, bad]
+    found, roots = lane_roots(squares, n)
+    assert found.tolist() == [True] * 5 + [False] * 3
+    for spread, root, (_, want) in zip(spreads, roots, pairs, strict=False):
+        np.testing.assert_allclose(root, want, rtol=0, atol=(1e-14 * n * spread + 5e-12) * np.abs(want).max())
+    for s in range(5):
+        _, alone = lane_roots([squares[s]] + [bad] * 7, n)
+        assert np.array_equal(alone[0], roots[s])
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n <= FEW])
+@pytest.mark.parametrize("upper", [True, False])
+def test_congruent_matrices(n, upper):
+    rng = np.random.default_rng(n)
+    S = (np.triu if upper else np.tril)(rng.standard_normal((n, n)))
+    squares = [symmetric(n, 10.0, seed)[0] for seed in range(LANES)]
+    room = new_lanes(n)
+    in_lanes(squares, room.C)
+    congruent(padded(S), room.C, n, whole(n), upper, room.work, room.root)
+    for s, C in enumerate(squares):
+        np.testing.assert_allclose(from_lanes(room.root, n, s), S @ C @ S.T, rtol=0, atol=1e-12 * n)
+
+
+def lane_scores(grams, rights, n):
+    room = new_lane_scores(n)
+    for part in room:
+        part[:] = 7.0
+    G = matrix(whole(n) ** 2, LANES)
+    in_lanes(grams, G)
+    room.b[:n] = np.transpose(rights)
+    ones, zeros = padded(np.ones((n, n))), padded(np.zeros((n, n)))
+    score_lanes(G, ones, zeros, n, whole(n), room, np.empty(n, np.bool_), new_solve(n))
+    return room.x[:n].T.copy()
+
+
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, FEW), twins=st.booleans())
+def test_scores_in_lanes_are_exact_and_do_not_depend_on_each_other(seed, n, twins):
+    rng = np.random.default_rng(seed)
+    grams, rights = [], []
+    for _ in range(LANES):
+        design = rng.random((n + 3, n)) * (rng.random(n) < 0.9)
+        if twins:
+            design[:, n // 2] = design[:, 0]
+        grams.append(design.T @ design)
+        rights.append(design.T @ rng.standard_normal(n + 3))
+    found = lane_scores(grams, rights, n)
+    for s, (G, b) in enumerate(zip(grams, rights, strict=True)):
+        want = np.zeros((1, n))
+        rows_by_pivoting(G, b[None], want)
+        x, best = found[s], want[0]
+        assert np.all(x >= 0)
+        assert 0.5 * x @ G @ x - b @ x == pytest.approx(0.5 * best @ G @ best - b @ best, rel=1e-9, abs=1e-12)
+    other = [np.full((n, n), np.nan)] * 7
+    assert np.array_equal(lane_scores(grams[3:4] + other, rights[3:4] + [np.ones(n)] * 7, n)[0], found[3])
+
+
+def test_a_lane_that_needs_many_exchanges_is_solved_on_its_own():
+    rng = np.random.default_rng(0)
+    n, design = 10, rng.random((13, 10))
+    G, b, want = design.T @ design, design.T @ rng.standard_normal(13), np.zeros((1, 10))
+    rows_by_pivoting(G, b[None], want)
+    room = new_lane_scores(n)
+    in_lanes([G] * LANES, room.gram)
+    room.b[:n] = b[:, None]
+    on_its_own(5, n, whole(n), room, np.empty(n, np.bool_), new_solve(n))
+    np.testing.assert_allclose(room.x[:n, 5], want[0], rtol=1e-9, atol=1e-12)
+    assert not room.x[:, :5].any()
+    assert not room.x[:, 6:].any()

@@ -1,0 +1,245 @@
+"""The compiled patient step and model step against the reference, and the descent that both promise."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from helpers.cohorts import cohort, cohorts, dense
+from phenotaste import Cohort
+from phenotaste.cohort.align import align, columns_of
+from phenotaste.core import reference
+from phenotaste.core.init import starting_model
+from phenotaste.core.kernels.polar import SMALLEST
+from phenotaste.core.model_step import model_step, objective
+from phenotaste.core.records import Model, Sums, Weights
+from phenotaste.engines.threads import Threads, available_cores
+
+
+def begin(
+    c,
+    rank,
+    *,
+    exact=False,
+    relative=True,
+    kind="random",
+    normalize=True,
+    seed=0,
+    mu=1.0,
+    n_jobs=1,
+    dtype="float64",
+):
+    """An engine at its start, and the model it started from."""
+    aligned = align(c, columns_of(c))
+    lam, weight = 0.1, mu * (aligned.norms > 0)
+    size = np.sum(aligned.shard.static**2)
+    if relative:
+        lam, weight = (0.1 * aligned.norms.sum() / size if size > 0 else 0.0), mu * aligned.norms / rank
+    engine = Threads(aligned.shard, Weights(lam, weight), rank, exact=exact, n_jobs=n_jobs, dtype=dtype)
+    rng = np.random.default_rng(seed)
+    model = starting_model(kind, aligned.shard, c.shape[1], rank, normalize, rng)
+    if kind == "uniform":
+        engine.start_uniform(rng)
+    else:
+        engine.start(model)
+    return engine, model
+
+
+def after_a_while(c, rank, exact, dtype="float64"):
+    """A few iterations on, where F and H are no longer what they began as."""
+    engine, model = begin(c, rank, exact=exact, dtype=dtype)
+    for _ in range(3):
+        model, _ = model_step(engine.step(model), model, engine.weights.lam, normalize=True, exact=exact)
+    return engine, model
+
+
+@given(c=cohorts, rank=st.integers(1, 6))
+def test_start_matches_the_reference(c, rank):
+    engine, model = begin(c, rank)
+    for k, (X, _) in enumerate(dense(c)):
+        rows = slice(c.offsets[k], c.offsets[k + 1])
+        expected = reference.start_courses(X, model.V) if X.any() else np.zeros((len(X), rank))
+        np.testing.assert_allclose(engine.courses[rows], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_patient_step_matches_the_reference(seed, rank, exact):
+    # With fewer static features than phenotypes a patient without history has more than one best score.
+    few = (
+        {"visits": (0, 3), "density": 0.1} if seed > 3 else {"visits": (0, 14)}
+    )  # few: empty visits and no others
+    c = cohort(seed, n_patients=10, n_static=8, negative=seed % 2 == 1, **few)
+    engine, model = after_a_while(c, rank, exact)
+    lam, mu = engine.weights
+    before = engine.courses.copy()
+    sums = engine.step(model)
+    expected = Sums.zeros(c.shape[1], len(model.F), rank)
+    for k, (X, a) in enumerate(dense(c)):
+        rows = slice(c.offsets[k], c.offsets[k + 1])
+        U, _, addends = reference.patient_step(X, a, before[rows], model, lam, mu[k], exact)
+        np.testing.assert_allclose(engine.courses[rows], U, rtol=1e-8, atol=1e-8)
+        expected.add(addends)
+    for got, want in zip(sums, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8 * max(np.abs(want).max(initial=0), 1e-12))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_model_step_matches_the_reference(seed, normalize, exact):
+    engine, model = after_a_while(cohort(seed, n_patients=20, visits=(3, 12)), 3, exact)
+    sums = engine.step(model)
+    got, loss = model_step(sums, model, engine.weights.lam, normalize=normalize, exact=exact)
+    want = reference.model_step(sums, model, normalize)
+    np.testing.assert_allclose(got.H, want.H, rtol=1e-9, atol=1e-12)
+    plain = reference.model_step(sums, model, normalize=False)._replace(H=want.H)
+    assert loss == pytest.approx(objective(sums, plain, engine.weights.lam), rel=1e-7)
+    np.testing.assert_allclose(got.V, want.V, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got.F, want.F, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_and_losses_match_the_reference(seed):
+    c = cohort(seed, visits=(0, 12))
+    engine, model = after_a_while(c, 4, exact=False)
+    lam, mu = engine.weights
+    scored = engine.score(model)
+    for k, (X, a) in enumerate(dense(c)):
+        U = scored.U[c.offsets[k] : c.offsets[k + 1]]
+        w = reference.solve_scores(X, a, U, model, lam)
+        want = reference.patient_loss(X, a, U, w, model, lam, mu[k])
+        np.testing.assert_allclose(scored.loss[k], want, rtol=1e-8, atol=1e-8 * (1 + np.sum(X**2)))
+        got = reference.patient_loss(X, a, U, scored.W[k], model, lam, mu[k])
+        assert got.sum() <= want.sum() + 1e-9 * (1 + np.sum(X**2))
+
+
+def test_loss_keeps_its_digits_when_the_fit_is_nearly_perfect():
+    rng = np.random.default_rng(0)
+    U, V, w = rng.random((30, 3)), rng.random((8, 3)), rng.random(3)
+    for noise in (1e-4, 1e-5, 1e-6, 1e-7):
+        X = (U * w) @ V.T + noise * rng.random((30, 8))
+        c = Cohort(X, [0, 30])
+        aligned = align(c, columns_of(c))
+        engine = Threads(aligned.shard, Weights(0.0, np.zeros(1)), 3, courses=U)
+        model = Model(np.eye(3), V, np.zeros((0, 3)))
+        scored = engine.score(model)
+        want = 0.5 * np.sum((X - (U * scored.W[0]) @ V.T) ** 2)
+        assert scored.loss[0, 0] == pytest.approx(want, rel=1e-8, abs=0)
+
+
+@given(
+    c=cohorts,
+    rank=st.integers(1, 6),
+    exact=st.booleans(),
+    relative=st.booleans(),
+    normalize=st.booleans(),
+    kind=st.sampled_from(["nmf", "random", "uniform"]),
+    mu=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
+)
+def test_plain_iterations_never_raise_the_objective(c, rank, exact, relative, normalize, kind, mu):
+    """Without extrapolation every single step goes down: short histories, dead columns, empty visits and all.
+
+    Absolute weights are tried on counts only: a μ that outweighs ‖X‖² a million times leaves no digits for X.
+    Where a direction of a patient dies, the cap on singular values may cost that patient μ·SMALLEST/4; a fit undoes
+    such a step.
+    """
+    assume(relative or c.visits.nnz == 0 or abs(c.visits).max() >= 1)
+    engine, model = begin(c, rank, exact=exact, relative=relative, kind=kind, normalize=normalize, mu=mu)
+    lam = engine.weights.lam
+    before = np.inf
+    for _ in range(12):
+        sums = engine.step(model)
+        model, loss = model_step(sums, model, lam, normalize=normalize, exact=exact)
+        size = sums.scalars[0] + lam * sums.scalars[1]
+        assert np.isfinite(loss)
+        assert loss <= before + 1e-9 * size + rank * SMALLEST / 4 * sums.scalars[2]
+        for factor in (engine.courses, model.V, model.F):
+            assert np.all(factor >= 0)
+        before = loss
+    assert engine.score(model).loss.sum() <= before + 1e-9 * size
+
+
+def test_no_step_goes_below_zero_where_the_scale_is_free():
+    """Few codes of size 1 000 under the paper's settings: U and H grow, and the small directions of C are noise."""
+    c = cohort(0, n_patients=5, n_features=4, n_static=0, visits=(5, 12), density=0.05, scale=1000.0)
+    for seed in range(20):
+        engine, model = begin(c, 4, exact=True, relative=False, kind="uniform", normalize=False, seed=seed)
+        before = np.inf
+        for _ in range(12):
+            sums = engine.step(model)
+            model, loss = model_step(sums, model, engine.weights.lam, normalize=False, exact=True)
+            assert -1e-9 * sums.scalars[0] <= loss <= before + 1e-9 * sums.scalars[0]
+            before = loss
+
+
+def test_sums_do_not_depend_on_the_number_of_threads():
+    c = cohort(3, n_patients=200, visits=(1, 30))
+    engines = [begin(c, 4, n_jobs=n) for n in (1, 2, 3)]
+    sums = [engine.step(model) for engine, model in engines]
+    for other in sums[1:]:
+        for one, two in zip(sums[0], other, strict=True):
+            assert np.array_equal(one, two)
+
+
+def test_an_extrapolated_step_sets_out_from_there_and_can_be_undone():
+    c = cohort(2, visits=(0, 12), n_static=8)
+    engine, model = after_a_while(c, 3, exact=False)
+    lam, mu = engine.weights
+    before = engine.courses.copy()
+    engine.step(model)
+    now = engine.courses.copy()
+    ahead = np.maximum(0.0, now + 0.7 * (now - before))
+    assert np.any(now + 0.7 * (now - before) < 0)
+    engine.step(model, 0.7)
+    for k, (X, a) in enumerate(dense(c)):
+        rows = slice(c.offsets[k], c.offsets[k + 1])
+        U, _, _ = reference.patient_step(X, a, ahead[rows], model, lam, mu[k])
+        np.testing.assert_allclose(engine.courses[rows], U, rtol=1e-8, atol=1e-8)
+    engine.undo()
+    assert np.array_equal(engine.courses, now)
+
+
+def test_sums_are_those_of_the_courses_as_they_are_stored():
+    """In float32 too: the objective must be that of the courses handed out, not of what they were before rounding."""
+    c = cohort(2, n_patients=30, visits=(0, 12))
+    engine, model = after_a_while(c, 3, exact=False, dtype="float32")
+    sums = engine.step(model)
+    stored = engine.courses.astype(np.float64)
+    sizes = [np.sum(stored[c.offsets[k] : c.offsets[k + 1]] ** 2) for k in range(len(c))]
+    assert engine.courses.dtype == np.float32
+    assert sums.scalars[3] == pytest.approx(engine.weights.mu @ sizes, rel=1e-12)
+
+
+def test_the_papers_start_leaves_patients_without_history_at_zero():
+    c = cohort(3, n_patients=40, visits=(0, 4), density=0.2)
+    engine, _ = begin(c, 3, kind="uniform")
+    seen = [bool(X.any()) for X, _ in dense(c)]
+    assert 0 < sum(seen) < len(seen)
+    for k, some in enumerate(seen):
+        U = engine.courses[c.offsets[k] : c.offsets[k + 1]]
+        assert np.all((U > 0) & (U < 1)) if some else not U.any()
+
+
+def test_threads_follow_what_joblib_allows(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert available_cores() == 1
+    for nothing in ("", "0", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", nothing)
+        assert available_cores() >= 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    everything = available_cores()
+    monkeypatch.setenv("OMP_NUM_THREADS", "100000")
+    assert available_cores() == everything
+
+
+def test_a_dead_column_of_h_stays_and_of_v_keeps_norm():
+    c = cohort(1)
+    engine, model = begin(c, 3)
+    sums = engine.step(model)
+    sums.QU[:, 1] = 0
+    sums.XU[:, 2] = 0
+    found, _ = model_step(sums, model, engine.weights.lam, normalize=True, exact=False)
+    assert np.array_equal(found.H[:, 1], model.H[:, 1])
+    assert np.all(np.isfinite(found.V))

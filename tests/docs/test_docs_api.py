@@ -1,0 +1,203 @@
+"""The reference is whole: every public name has its place there, and a docstring with an example.
+
+The examples themselves run as doctests of src, each in an empty folder (src/conftest.py).
+"""
+
+import doctest
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from test_docs_site import site  # noqa: F401
+
+import phenotaste
+
+pytest.importorskip("torch", reason="two of the public names need torch")
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+
+# What is public, by module; docs/reference/index.md says the same in words. Constants stand in CONSTANTS.
+PUBLIC = {
+    "phenotaste.cohort": ["Cohort", "CohortSummary", "PatientIndexError"],
+    "phenotaste.taste": ["TASTE", "Projection"],
+    "phenotaste.metrics": ["cpi", "dissimilarity", "matched_similarity", "objective", "rmse", "similarity"],
+    "phenotaste.simulate": ["Truth", "ehr", "heart_failure", "recovery"],
+    "phenotaste.selection": ["Selection", "select"],
+    "phenotaste.prediction": ["Evaluation", "Progress", "evaluate"],
+    "phenotaste.baselines": [
+        "CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier", "RawLogistic", "Spartan",
+    ],
+    "phenotaste.ecosystem": [
+        "Rule", "from_anndata", "to_anndata", "write_anndata", "write_meds_labels", "write_omop_cohort",
+    ],
+    "phenotaste.report": ["FitSummary", "fit_summary", "write"],
+    "phenotaste.report.scores": ["Scoring", "write_scores"],
+    "phenotaste.review": ["Comparison", "Decision", "Group", "Review", "Reviewed", "compare", "fingerprint"],
+    "phenotaste.disclosure": ["Gate", "Suppressed", "rounded"],
+    "phenotaste.build": ["Built", "Like", "cohort"],
+    "phenotaste.build.settings": ["Groups", "Index", "Match", "Settings", "Static"],
+    "phenotaste.sources.meds": ["read"],
+    "phenotaste.sources.omop": ["read", "redacted"],
+    "phenotaste.sources.records": ["Records"],
+    "phenotaste.sources.synpuf": ["read"],
+    "phenotaste.sources.synthea": ["read"],
+    "phenotaste.sources.tables": ["read"],
+    "phenotaste.sources.workspace": ["Workspace"],
+    "phenotaste.engines.dask": ["DaskEngine"],
+    "phenotaste.engines.disk": ["Disk"],
+    "phenotaste.engines.threads": ["InMemory"],
+    "phenotaste.engines.checkpoint": ["Checkpoint"],
+    "phenotaste.plan": ["Plan", "plan"],
+    "phenotaste.federated": ["Combined", "Settings", "Stepped", "combine", "init", "status", "step"],
+    "phenotaste.studies": ["Options", "run"],
+    "phenotaste.doctor": ["Examination", "bug_report", "examine"],
+    "phenotaste.storage.tensors": ["read", "write"],
+    "phenotaste.errors": ["InputError"],
+}  # fmt: skip
+CONSTANTS = {
+    "phenotaste.selection": ["RULES"],
+    "phenotaste.sources.omop": ["CODES", "DRUGS"],
+    "phenotaste.studies": ["NAMES"],
+}
+# Methods for other parts of the package: what TASTE asks of an engine, what `out=` has done, what sources work with.
+INTERNAL = {
+    "DaskEngine.open", "Disk.around", "Disk.open", "Disk.room", "Evaluation.save", "InMemory.open", "Selection.save",
+    "Workspace.keep", "Workspace.take",
+}  # fmt: skip
+SPOKEN_OF = {"Cohort.__getitem__"}  # public, though the name begins with an underscore
+
+
+class Public(NamedTuple):
+    """A public name: where users find it, and the object that is there."""
+
+    path: str
+    what: Any
+
+    @property
+    def home(self) -> str:
+        """Where its code is, which is how its doctest is called."""
+        what = getattr(self.what, "__func__", self.what)
+        return f"{what.__module__}.{what.__qualname__}"
+
+
+@cache
+def names() -> tuple[Public, ...]:
+    return tuple(
+        Public(f"{module}.{name}", getattr(importlib.import_module(module), name))
+        for module, listed in PUBLIC.items()
+        for name in listed
+    )
+
+
+def members(public: Public) -> list[Public]:
+    """What a class has of ours for its users; what it has from scikit-learn, scikit-learn describes."""
+    if not inspect.isclass(public.what):
+        return []
+    found = []
+    for name, what in inspect.getmembers_static(public.what):
+        owner = next(owner for owner in public.what.__mro__ if name in vars(owner))
+        full = f"{public.what.__name__}.{name}"
+        shown = full in SPOKEN_OF or not (name.startswith("_") or full in INTERNAL)
+        is_code = isinstance(what, property | classmethod | staticmethod) or inspect.isfunction(what)
+        if shown and is_code and owner.__module__.startswith("phenotaste."):
+            there = what if isinstance(what, property) else getattr(public.what, name)
+            found.append(Public(f"{public.path}.{name}", there))
+    return found
+
+
+@cache
+def everything() -> tuple[Public, ...]:
+    return tuple(each for public in names() for each in (public, *members(public)))
+
+
+def with_code() -> list[Public]:
+    return [each for each in everything() if not isinstance(each.what, property)]
+
+
+def examples_of(public: Public) -> list[doctest.Example]:
+    return doctest.DocTestParser().get_examples(public.what.__doc__ or "")
+
+
+def test_every_public_name_says_what_it_is():
+    # A record without a docstring is given its signature for one.
+    silent = [
+        public.path
+        for public in everything()
+        if not (public.what.__doc__ or "").strip()
+        or public.what.__doc__.startswith(f"{public.path.rsplit('.', 1)[-1]}(")
+    ]
+    assert not silent
+
+
+def test_every_public_name_has_an_example_with_a_result():
+    assert not [public.path for public in with_code() if not any(each.want for each in examples_of(public))]
+
+
+def test_no_example_is_skipped():
+    skipping = {doctest.SKIP}
+    skipped = [each for each in with_code() if any(skipping & set(one.options) for one in examples_of(each))]
+    assert not skipped
+
+
+def test_every_example_is_among_the_tests():
+    """As `make test` collects them: a docstring that no doctest is made of would never be run."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "src"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    collected = {line.rpartition("::")[2] for line in done.stdout.splitlines()}
+    assert not {public.home for public in with_code()} - collected
+
+
+def test_what_a_module_calls_public_is_in_the_list():
+    for module, listed in PUBLIC.items():
+        named = getattr(importlib.import_module(module), "__all__", ())
+        assert set(named) <= {*listed, *CONSTANTS.get(module, ())}, module
+    known = {module.removeprefix("phenotaste.") for module in PUBLIC}
+    assert set(phenotaste.__all__) <= known | {public.what.__name__ for public in names()}
+
+
+def directives() -> dict[str, str]:
+    """What mkdocstrings describes, and on which page."""
+    found = {}
+    for page in sorted(REFERENCE.glob("*.md")):
+        for identifier in re.findall(r"^::: ([\w.]+)$", page.read_text(), re.M):
+            assert identifier not in found, f"{identifier} is described twice"
+            found[identifier] = page.name
+    return found
+
+
+def test_the_index_leads_to_every_public_name_and_to_no_other():
+    described, rows = directives(), (REFERENCE / "index.md").read_text().splitlines()
+    known = set()
+    for module, listed in PUBLIC.items():
+        row = next((row for row in rows if row.startswith(f"| [`{module}`](")), "")
+        assert set(re.findall(r"`(\w+)`", row)) == {*listed, *CONSTANTS.get(module, ())} - {module}
+        for name in [*listed, *CONSTANTS.get(module, ())]:
+            known.add(f"{module}.{name}")
+            assert f"({described.get(f'{module}.{name}')})" in row
+    assert set(described) == known
+
+
+def test_every_public_name_and_method_is_on_the_site(site):  # noqa: F811
+    pages = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
+    places = set(re.findall(r'id="(phenotaste\.[\w.]+)"', pages))
+    constants = {f"{module}.{name}" for module, listed in CONSTANTS.items() for name in listed}
+    assert not ({public.path for public in everything()} | constants) - places
+
+
+def test_docstrings_are_shown_as_lists_and_code(site):  # noqa: F811
+    for page in (site / "reference").glob("*.html"):
+        text = page.read_text()
+        assert not re.findall(r"<h\d[^>]*>(?:Parameters|Attributes|Examples)", text), page.name
+        outside = re.sub(r"<pre.*?</pre>", "", text, flags=re.S)
+        assert "&gt;&gt;&gt;" not in outside, page.name
+    taste = (site / "reference" / "taste.html").read_text()
+    assert "<li><code>rank</code>: number of phenotypes.</li>" in re.sub(r"\s*</?p>\s*", "", taste)
+    built = (site / "reference" / "build.html").read_text()  # a record's fields, and the comments behind them
+    assert "<code>attrition</code>: step, patients, visits, events," in built

@@ -1,0 +1,170 @@
+"""The documentation as a site: no warning, no dead link, no page without a next step, nothing from other hosts."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from phenotaste.studies import NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+LINKING = [*ROOT.glob("*.md"), *PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))]
+MADE_BY_STUDIES = {
+    ROOT / "docs" / "studies" / f"{name}.md" for name in NAMES
+}  # they lie in users' folders, too
+LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def tokens_of(path):
+    return MarkdownIt().enable("table").parse(path.read_text(encoding="utf-8"))
+
+
+def links_of(tokens):
+    inner = [child for token in tokens for child in token.children or ()]
+    found = [child.attrs["href"] for child in inner if child.type == "link_open"]
+    return found + [child.attrs["src"] for child in inner if child.type == "image"]
+
+
+def anchors_of(path):
+    """The ids that headings get, on the site and on pages that show Markdown: letters, digits, dashes."""
+    tokens = tokens_of(path)
+    titles = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles]
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=quiet)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+def test_the_site_builds_without_a_warning_and_has_every_page(site):
+    there = {str(file.relative_to(site).with_suffix("")) for file in site.rglob("*.html")}
+    pages = {name_of(page).removeprefix("docs/").removesuffix(".md") for page in PAGES}
+    assert {page.replace("README", "index") for page in pages} <= there
+    assert {"project/changelog", "project/contributing", "project/benchmarks/index"} <= there
+
+
+@pytest.mark.parametrize("page", LINKING, ids=name_of)
+def test_no_link_is_dead(page):
+    for link in links_of(tokens_of(page)):
+        if re.match(r"(https?|mailto):", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors_of(target), f"{link}: no such heading"
+
+
+def test_a_heading_is_found_by_its_anchor_and_no_other(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# What sums can [reveal](x.md)\n\n## λ, μ & `rank`\n\ntext\n")
+    assert anchors_of(page) == {"what-sums-can-reveal", "λ-μ-rank"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE_BY_STUDIES], ids=name_of)
+def test_every_page_ends_with_a_next_step(page):
+    text = page.read_text(encoding="utf-8")
+    last = re.split(r"^(?=## Next$|Next: )", text, flags=re.MULTILINE)
+    assert len(last) > 1, "say at the end where to go on: a section “Next”, or a line “Next: …”"
+    end = MarkdownIt().parse(last[-1])
+    assert sum(token.type == "heading_open" for token in end) <= 1, "“Next” comes last"
+    assert links_of(end)
+
+
+@pytest.mark.parametrize("page", sorted(MADE_BY_STUDIES), ids=name_of)
+def test_pages_that_studies_made_lead_on_by_the_foot_of_the_site(site, page):
+    text = (site / "studies" / f"{page.stem}.html").read_text(encoding="utf-8")
+    assert "md-footer__link--next" in text
+
+
+class Loads(HTMLParser):
+    """What a page loads by itself: scripts, styles, pictures, frames; not the links a reader may follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        if tag in LOADS and (tag != "link" or values.get("rel") not in ("canonical", "next", "prev")):
+            self.found.append(values.get(LOADS[tag]) or "")
+
+
+def test_no_page_asks_another_host_for_anything(site):
+    for file in site.rglob("*.html"):
+        reader = Loads()
+        reader.feed(file.read_text(encoding="utf-8"))
+        outside = [address for address in reader.found if re.match(r"(https?:)?//", address)]
+        assert not outside, f"{file.name} loads {outside}"
+    for file in site.rglob("*.css"):
+        assert not re.findall(
+            r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", file.read_text(encoding="utf-8")
+        )
+
+
+def test_a_browser_asks_no_other_host_either(site, chromium):
+    """Scripts could; so the pages are opened, and somebody searches."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    asked, complaints = [], []
+    try:
+        home = f"http://127.0.0.1:{server.server_port}/"
+        page = chromium.new_context().new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        for name in ("index.html", "method.html", "reference/cli.html"):
+            page.goto(home + name)
+        page.goto(home + "index.html")
+        page.fill("input.md-search__input", "hospitals")
+        page.wait_for_selector(".md-search-result__item", state="attached", timeout=60_000)
+        page.context.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert len(asked) > 5
+    assert [url for url in asked if not url.startswith((home, "blob:", "data:"))] == []
+    assert complaints == []
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_the_page_of_commands_has_every_option_of_every_command(site):
+    import typer.main
+
+    from phenotaste.cli import app
+
+    text = (site / "reference" / "cli.html").read_text(encoding="utf-8")
+
+    def look(command, name):
+        assert f"{name}" in text
+        for option in command.params:
+            for spelled in option.opts if option.param_type_name == "option" and not option.hidden else ():
+                assert spelled in text, f"{name} {spelled}"
+        for inner, below in getattr(command, "commands", {}).items():
+            look(below, f"{name} {inner}")
+
+    look(typer.main.get_command(app), "phenotaste")

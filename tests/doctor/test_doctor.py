@@ -1,0 +1,378 @@
+"""`phenotaste doctor`, `--version` and shell completion: true, quick, and without a trace of whose machine it is."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phenotaste.cli.doctor import gpu_line, machine_lines, print_examination, trial_lines
+from phenotaste.doctor import bug_report, children, machine, packages, probes
+from phenotaste.doctor.examination import Examination
+from phenotaste.doctor.machine import Machine
+from phenotaste.doctor.packages import Extra, Need
+from phenotaste.engines.threads import available_cores
+
+HEAVY = {"numpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "sklearn", "torch", "dask", "duckdb"}
+ROOMY = Machine(4, 4, None, 2**36, 2**35, 2**36)
+FINE = Need("numpy", "numpy>=2.0", "2.4.6", fits=True)
+
+
+def run(*arguments, path=None, **environment):
+    """The command as users have it; with `path`, as it finds only what lies there before everything else."""
+    changes = {name: str(value) for name, value in environment.items()}
+    places = [*map(str, path or []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    changes |= {"PYTHONPATH": os.pathsep.join(places)}
+    return subprocess.run(
+        [sys.executable, "-m", "phenotaste.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | changes,
+    )
+
+
+def found(**changes):
+    """An examination of a machine on which all is well, but for the changes."""
+    kernels = {"place": "package", "kept": True, "read": 7, "compiled": 0}
+    parts = {
+        "report": [("phenotaste", "0")],
+        "machine": ROOMY,
+        "needs": [FINE],
+        "core": {"state": "works", "kernels": kernels, "seconds": 0.1},
+        "gpu": {"state": "cpu torch", "driver": False},
+        "extras": [],
+    }
+    return Examination(**parts | changes)
+
+
+@pytest.fixture(scope="module")
+def record():
+    done = run("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_fit_is_tried_and_its_findings_are_true(record):
+    assert record["works"] is True
+    assert record["core"]["state"] == "works"
+    assert record["core"]["kernels"]["read"] + record["core"]["kernels"]["compiled"] > 0
+    assert record["machine"]["cores"] == available_cores()
+    assert record["machine"]["memory"] > record["machine"]["memory_free"] > 0
+    assert record["machine"]["disk_free"] > 0
+    assert {need["name"] for need in record["needs"]} >= {"numpy", "numba", "duckdb", "psycopg-binary"}
+    assert record["versions"]["numpy"] == __import__("numpy").__version__
+
+
+def test_nothing_names_the_machine_its_users_or_their_folders(tmp_path):
+    """It goes into bug reports."""
+    home = tmp_path / "home of somebody"
+    home.mkdir()
+    settings = {"HOME": home, "TMPDIR": home, "NUMBA_CACHE_DIR": home / "kernels", "USER": "somebody"}
+    texts = []
+    for arguments in (("doctor", "--quick"), ("doctor", "--quick", "--json"), ("--version",)):
+        done = run(*arguments, **settings)
+        assert done.returncode == 0, done.stderr
+        texts.append(text := done.stdout + done.stderr)
+        names = {socket.gethostname(), str(home), "somebody", str(Path.home()), str(Path.cwd()), sys.prefix}
+        assert not [name for name in names - {"", "/"} if name in text]
+        assert not re.search(r"(^|[\s\"'])(/|[A-Z]:\\)\w", text), text  # no absolute path at all
+    assert "in NUMBA_CACHE_DIR" in texts[0]
+
+
+@given(
+    st.text(max_size=60), st.sampled_from(["/home/ann", "C:\\Users\\ann", "ann@host"]), st.text(max_size=60)
+)
+def test_messages_with_places_in_them_are_kept_back(before, place, after):
+    text = probes.told(OSError(f"{before}{place}{after}"))
+    assert "/home" not in text
+    assert "\\" not in text
+    assert "@" not in text
+    assert text.startswith("OSError")
+
+
+def test_the_first_sentence_of_other_messages_is_told():
+    error = RuntimeError("Found no NVIDIA driver on your system. Please check …\nsecond line")
+    assert probes.told(error) == "RuntimeError: Found no NVIDIA driver on your system"
+    assert probes.told(OSError()) == "OSError"
+
+
+@pytest.mark.parametrize(
+    ("torch", "state", "sentence"),
+    [
+        (
+            "raise OSError('/home/ann/lib/libcudart.so: no such file')",
+            "broken torch",
+            "cannot be loaded (OSError)",
+        ),
+        ("import os; os.kill(os.getpid(), 11)", "crashes", "crashes (stopped by signal 11)"),
+        ("class version: cuda = None", "cpu torch", "built for the CPU only"),
+        (
+            "class version: cuda = '13.0'\nclass cuda:\n    is_available = lambda: False\n"
+            "    def init(): raise RuntimeError('The NVIDIA driver on your system is too old. Update it')",
+            "no gpu",
+            "The NVIDIA driver on your system is too old",
+        ),
+    ],
+)
+def test_a_torch_that_does_not_work_is_told_plainly(tmp_path, monkeypatch, torch, state, sentence):
+    """A module of that name stands before the real one: there is no way to break CUDA where there is none."""
+    (tmp_path / "torch.py").write_text(torch)
+    monkeypatch.syspath_prepend(tmp_path)
+    answer = children.ask("gpu")
+    assert answer["state"] == state
+    assert sentence in gpu_line(answer)
+    assert "ann" not in json.dumps(answer)
+    assert found(gpu=answer).works  # the core does, all the same
+
+
+def test_without_torch_its_extra_says_what_to_run():
+    needs = [Need("torch", "torch>=2.11", None, fits=False)]
+    advice = dict(found(extras=[Extra("gpu", "fits on a GPU", needs)]).advice)
+    assert advice == {"extra gpu": 'pip install "torch>=2.11" for fits on a GPU'}
+    code = "import sys; sys.path[:] = [p for p in sys.path if not 'site-packages' in p];"
+    code += "from phenotaste.doctor import probes; print(probes.gpu()['state'])"
+    source = os.environ | {"PYTHONPATH": str(Path(packages.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=source)
+    assert done.stdout == "no torch\n", done.stderr
+    assert "torch is not installed" in gpu_line({"state": "no torch", "driver": False})
+
+
+def test_a_core_that_cannot_be_loaded_is_one_line_and_status_1(tmp_path):
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.3 or less')")
+    done = run("doctor", path=[tmp_path])
+    assert done.returncode == 1
+    assert done.stdout.startswith("phenotaste does not work here.")
+    assert "ImportError: Numba needs NumPy 2.3 or less" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
+    (tmp_path / "numba.py").write_text("import nothing_like_this")
+    monkeypatch.syspath_prepend(tmp_path)
+    answer = children.ask("load")
+    assert answer == {"state": "missing", "error": "the module nothing_like_this is missing"}
+    assert not found(core=answer).works
+
+
+def test_kernels_without_a_place_to_be_kept(tmp_path, monkeypatch):
+    """What numba says when neither the package's folder nor the user's can be written to."""
+    words = "cannot cache function 'f': no locator available for file '/home/ann/x.py'"
+    (tmp_path / "numba.py").write_text(f"raise RuntimeError({words!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    answer = children.ask("load")
+    assert trial_lines(answer) == [("Core", "no cache: there is no folder to keep compiled kernels in")]
+    assert "export NUMBA_CACHE_DIR=FOLDER" in dict(found(core=answer).advice)["kernels"]
+
+
+def test_a_fit_that_goes_wrong_is_told(monkeypatch):
+    from phenotaste import TASTE
+
+    fit = TASTE.fit
+
+    def rising(self, cohort):
+        fit(self, cohort).loss_curve_ = [1.0, 2.0, 3.0, 4.0, 5.0]
+        return self
+
+    monkeypatch.setattr(TASTE, "fit", rising)
+    assert probes.fitted("cpu") == {"state": "wrong", "error": "the objective does not fall"}
+    monkeypatch.setattr(TASTE, "fit", lambda self, cohort: 1 / 0)
+    assert probes.fitted("cpu")["state"] == "broken"
+    assert not found(core=probes.fitted("cpu")).works
+
+
+def test_a_trial_that_hangs_ends(monkeypatch):
+    monkeypatch.setattr(children, "BEGIN", "import time; time.sleep(60)")
+    assert children.ask("core", seconds=0.5)["state"] == "hangs"
+    monkeypatch.setattr(children, "BEGIN", "print('no record')")
+    assert children.ask("core")["state"] == "crashes"
+
+
+def test_each_thing_that_is_wrong_has_a_line_of_advice_and_nothing_else_has():
+    missing = Need("scipy", "scipy>=1.13", None, fits=False)
+    old = Need("pyarrow", "pyarrow>=17", "16.0", fits=False)
+    assert found().works
+    assert found().advice == []
+    assert found(needs=[FINE, missing, old]).advice == [
+        ("installation", 'pip install "scipy>=1.13" "pyarrow>=17"')
+    ]
+    assert not found(needs=[missing]).works
+    assert found(needs=[old]).works  # pip would not have it so, but the fit was tried
+    assert found(needs=None).advice[0][0] == "installation"
+    assert found(core={"state": "broken", "error": "x"}).advice[0][0] == "core"
+    share = found(machine=ROOMY._replace(core_share=1.5)).advice
+    assert share == [("cores", "use --threads 1: the container gives no more time than that")]
+    assert "--plan" in dict(found(machine=ROOMY._replace(memory_free=2**30)).advice)["memory"]
+    assert "TMPDIR" in dict(found(machine=ROOMY._replace(disk_free=None)).advice)["disk"]
+    for state in ("cpu torch", "no gpu", "broken torch", "broken", "hangs", "wrong"):
+        gpu = {"state": state, "driver": True, "error": "x"}
+        assert len(found(gpu=gpu).advice) == 1, state
+    assert found(gpu={"state": "no gpu", "driver": False, "error": "x"}).advice == []
+    works = {"state": "works", "name": "H200", "memory": 2**37, "memory_free": 2**36, "driver": True}
+    assert found(gpu=works).advice == []
+    assert gpu_line(works) == "H200, 64.0 GiB of 128.0 GiB free; a small fit works"
+
+
+def test_what_is_printed(capsys):
+    missing = Need("torch", "torch>=2.11", None, fits=False)
+    old = Need("pyarrow", "pyarrow>=17", "16.0", fits=False)
+    print_examination(
+        found(needs=[FINE, old], extras=[Extra("gpu", "fits", [missing]), Extra("dask", "", [FINE])])
+    )
+    text = capsys.readouterr().out
+    assert "phenotaste works here." in text
+    assert "pyarrow 16.0, pyarrow>=17 is needed" in text
+    assert "gpu             not ready: torch is missing" in text
+    assert "dask            ready: numpy 2.4.6" in text
+    assert 'extra gpu       pip install "torch>=2.11" for fits' in text
+    assert machine_lines(ROOMY._replace(cores=2, core_share=0.5))[0] == (
+        "Cores",
+        "2 of 4, for 0.5 cores' worth of time",
+    )
+    kernels = {"place": "user", "kept": False, "read": 0, "compiled": 3}
+    assert "none yet" in trial_lines({"state": "works", "kernels": kernels})[0][1]
+    assert "just now" in trial_lines({"state": "works", "kernels": kernels, "seconds": 1.0})[0][1]
+
+
+def test_extras_are_those_of_the_metadata_and_each_says_what_it_is_for():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    users = set(project["optional-dependencies"]) - set(packages.FOR_DEVELOPERS)
+    assert users == set(packages.PURPOSES)
+    gpu = next(extra for extra in packages.extras() if extra.name == "gpu")
+    assert [need.wanted for need in gpu.needs] == ["torch>=2.11"]
+    assert not {need.name for need in gpu.needs} & {need.name for need in packages.core_needs() or []}
+
+
+def test_needs_are_held_against_what_is_installed(tmp_path, monkeypatch):
+    """Metadata of made-up packages, as an installer would have left them."""
+    for name, version, lines in (
+        (
+            "made-up",
+            "1.0",
+            ["old>=2", "new>=1,<3", "gone>=1; extra == 'more'", "never; python_version < '3'"],
+        ),
+        ("old", "1.9", []),
+        ("new", "2.0rc1", []),
+        ("with-inner", "1.0", ["made-up[more]"]),
+    ):
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        needs = "".join(f"Requires-Dist: {line}\n" for line in lines)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
+    monkeypatch.syspath_prepend(tmp_path)
+    fits = {need.name: (need.version, need.fits) for need in packages.needs_of("made-up", "")}
+    assert fits == {"old": ("1.9", False), "new": ("2.0rc1", True)}
+    assert packages.needs_of("made-up", "more") == [Need("gone", "gone>=1", None, fits=False)]
+    assert {need.name for need in packages.needs_of("with-inner", "")} == {"made-up", "gone"}
+
+
+def test_memory_and_time_of_a_container(tmp_path, monkeypatch):
+    """The files of Linux, made up: the smallest limit on the way up counts."""
+    inner = tmp_path / "system.slice" / "job"
+    inner.mkdir(parents=True)
+    (tmp_path / "own").write_text("1:name=systemd:/x\n0::/system.slice/job\n")
+    (tmp_path / "meminfo").write_text("MemTotal:  8388608 kB\nMemAvailable: 4194304 kB\n")
+    for name, path in (("CGROUP", ""), ("OWN_CGROUP", "own"), ("MEMINFO", "meminfo")):
+        monkeypatch.setattr(machine, name, tmp_path / path)
+    assert machine.machine()[2:5] == (None, 2**33, 2**32)
+    (inner / "memory.max").write_text("max\n")
+    (inner / "cpu.max").write_text("max 100000\n")
+    (inner.parent / "memory.max").write_text(f"{2**30}\n")
+    (inner.parent / "memory.current").write_text(f"{2**29}\n")
+    (inner.parent / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text(f"{2**31}\n")
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
+    assert machine.machine()[2:5] == (1.5, 2**30, 2**29)
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "nowhere")
+    monkeypatch.setattr(machine, "OWN_CGROUP", tmp_path / "nowhere")
+    assert machine.machine().memory  # of sysconf
+    assert machine.core_share() is None
+
+
+@pytest.mark.parametrize("threads", ["", "1", "0", "many", "4096"])
+def test_cores_are_those_a_fit_would_use(monkeypatch, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert machine.cores() == available_cores()
+
+
+def test_running_from_source_without_being_installed(monkeypatch):
+    monkeypatch.setattr(packages, "installed", lambda name: None)
+    assert packages.extras() == []
+    assert packages.core_needs() == [Need("packaging", "packaging", None, fits=False)]
+    monkeypatch.setattr(packages, "installed", lambda name: "1" if name == "packaging" else None)
+    assert packages.core_needs() is None
+    assert dict(bug_report())["numpy"] == "not installed"
+
+
+def test_the_version_is_what_a_bug_report_needs_and_loads_nothing():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "phenotaste.cli", "--version"],
+        capture_output=True,
+        text=True,
+    )
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert list(lines)[:3] == ["phenotaste", "Python", "System"]
+    assert {"numpy", "scipy", "numba", "scikit-learn", "torch", "dask"} <= set(lines)
+    assert lines["Python"] == sys.version.split()[0]
+    assert lines["numba"] == __import__("numba").__version__
+    assert not HEAVY & imported(done.stderr)
+
+
+def imported(listing):
+    """The modules in what `-X importtime` writes."""
+    return {line.split("|")[-1].strip() for line in listing.splitlines() if line.startswith("import time:")}
+
+
+def test_completion_in_a_shell(tmp_path):
+    """Bash itself, with what the command shows it: the words it would offer."""
+    script = (
+        "phenotaste() { '" + sys.executable + '\' -m phenotaste.cli "$@"; }; export -f phenotaste;'
+        'eval "$(phenotaste --show-completion; true)";'
+        "complete -p phenotaste > /dev/null || exit 9;"
+        "COMP_WORDS=($WORDS); COMP_CWORD=$((${#COMP_WORDS[@]} - 1));"
+        "_phenotaste_completion phenotaste; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    # The words are completed by the command itself, which the function finds by its name.
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "phenotaste").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m phenotaste.cli "$@"\n')
+    (folder / "phenotaste").chmod(0o755)
+    for words, expected in (("phenotaste doc", "doctor"), ("phenotaste fit --ra", "--rank")):
+        environment = os.environ | {"WORDS": words, "PATH": f"{folder}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment)
+        assert done.stdout.split() == [expected], done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_loads_nothing_heavy(shell):
+    settings = {
+        "_PHENOTASTE_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "phenotaste fit --solver ",
+        "COMP_CWORD": "3",
+        "_TYPER_COMPLETE_ARGS": "phenotaste fit --solver ",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "phenotaste.cli"],
+        capture_output=True,
+        text=True,
+        env=os.environ | settings,
+    )
+    assert {"cd", "bpp"} <= set(re.findall(r"\w+", done.stdout)), done.stderr[-500:]
+    assert not HEAVY & imported(done.stderr)
+
+
+def test_completion_is_installed_for_the_shell_in_use(tmp_path):
+    script = f"'{sys.executable}' -m phenotaste.cli --install-completion; true"
+    settings = os.environ | {"HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=settings)
+    assert "bash completion installed" in done.stdout, done.stderr
+    assert "phenotaste" in (tmp_path / ".bashrc").read_text()
+    assert "_PHENOTASTE_COMPLETE" in next(tmp_path.glob(".bash_completions/phenotaste.sh")).read_text()

@@ -1,0 +1,205 @@
+"""Fits on a Dask cluster: the same bits as on threads, whoever works, and nothing left behind."""
+
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from sklearn.base import clone
+
+from helpers import cohorts
+from helpers.clusters import assert_same, files_under, local_cluster
+from phenotaste import TASTE, InputError, simulate
+from phenotaste.engines.dask import DaskEngine
+
+SETTINGS = {"rank": 4, "max_iter": 8, "tol": 0, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def cohort():
+    """Six blocks: the tree that adds them is not an even one."""
+    return simulate.ehr(1000, n_features=40, n_static=6, mean_visits=50, rank=3, random_state=1)[0]
+
+
+@pytest.fixture(scope="module")
+def by_threads(cohort):
+    return TASTE(**SETTINGS).fit(cohort)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with local_cluster(2) as found:
+        yield found
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+def test_any_number_of_workers_finds_the_same_bits(cohort, by_threads, tmp_path, n_workers):
+    with local_cluster(n_workers) as cluster:
+        found = TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work")).fit(cohort)
+    assert_same(found, by_threads)
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rank": 3, "init": "uniform", "dtype": "float32", "normalize": False},
+        {"rank": 3, "init": "uniform", "solver": "bpp", "weights": "absolute"},
+        {"rank": 17, "max_iter": 4},
+        {"rank": 8, "max_iter": 12},  # whole vectors: nothing is padded, so nothing is copied on the way
+        {"rank": 2, "n_init": 3, "max_iter": 5},
+        {"rank": 2, "tol": 1e-2, "max_iter": 100},
+    ],
+)
+def test_every_setting_finds_the_same_bits(cluster, options):
+    cohort = cohorts.cohort(3, n_patients=40, n_static=3, n_features=20)
+    options = SETTINGS | options
+    expected = TASTE(**options).fit(cohort)
+    assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)
+
+
+@settings(max_examples=10)
+@given(cohort=cohorts.cohorts)
+def test_any_cohort_finds_the_same_bits(cluster, cohort):
+    options = {"rank": 2, "max_iter": 4, "tol": 0, "random_state": 0}
+    expected = TASTE(**options).fit(cohort)
+    assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)
+
+
+def test_a_step_that_is_undone_goes_back_to_the_older_files(cluster):
+    """A cohort on which extrapolation overshoots: the curve has a step that was refused."""
+    cohort = cohorts.cohort(1, n_patients=30)
+    options = SETTINGS | {"rank": 3, "max_iter": 60}
+    expected = TASTE(**options).fit(cohort)
+    assert np.any(np.diff(expected.loss_curve_[:-1]) == 0)
+    assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)
+
+
+def test_projection_by_the_cluster(cluster, cohort, by_threads, tmp_path):
+    model = TASTE.load(saved(by_threads, tmp_path))
+    expected = model.project(cohort[:300])
+    model.engine = DaskEngine(cluster, tmp_path / "work")
+    found = model.project(cohort[:300])
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+    assert not (tmp_path / "work").exists()
+
+
+def saved(model, folder):
+    model.save(folder / "model")
+    return folder / "model"
+
+
+def test_files_are_their_owners_alone_and_few(cluster, cohort, tmp_path):
+    """Two generations of courses at most, whatever the number of iterations, and no drafts."""
+    seen = []
+
+    def look(progress):
+        folders = [path for path in (tmp_path / "work").rglob("*") if path.is_dir()]
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "work", *folders]}
+        files = files_under(tmp_path / "work")
+        assert modes == {0o700}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+        seen.append(
+            [
+                sum(path.relative_to(tmp_path / "work").parts[0] == part for path in files)
+                for part in ("blocks", "courses")
+            ]
+        )
+
+    TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work"), callback=look).fit(cohort)
+    assert seen == [[6, 12]] * 8
+
+
+def test_files_that_are_kept_are_used_again(cluster, cohort, tmp_path):
+    engine = DaskEngine(cluster, tmp_path / "work", keep=True)
+    TASTE(**SETTINGS | {"max_iter": 2}, engine=engine).fit(cohort)
+    blocks = {path: path.stat().st_mtime_ns for path in files_under(tmp_path / "work" / "blocks")}
+    assert len(blocks) == 6
+    TASTE(**SETTINGS | {"max_iter": 2}, engine=engine).fit(cohort)
+    assert {path: path.stat().st_mtime_ns for path in files_under(tmp_path / "work" / "blocks")} == blocks
+    (tmp_path / "work" / "notes.txt").write_text("a file of the user's")
+    TASTE(**SETTINGS | {"max_iter": 2}, engine=DaskEngine(cluster, tmp_path / "work")).fit(cohort)
+    assert (tmp_path / "work" / "notes.txt").exists()
+    assert not (tmp_path / "work" / "blocks").exists()
+
+
+def test_an_object_store_will_do(tmp_path):
+    """fsspec's store in memory, which workers share where they are threads, and do not see where they are processes."""
+    cohort = cohorts.cohort(2, n_patients=30)
+    options = SETTINGS | {"rank": 2}
+    with local_cluster(2, processes=False, protocol="inproc://") as cluster:
+        found = TASTE(**options, engine=DaskEngine(cluster, "memory://work")).fit(cohort)
+    assert_same(found, TASTE(**options).fit(cohort))
+    import fsspec
+
+    assert fsspec.filesystem("memory").find("work") == []
+
+
+def test_workers_that_do_not_see_the_folder_are_told(cluster, cohort, tmp_path):
+    with pytest.raises(InputError, match="2 of 2 workers do not see the work folder memory://work"):
+        TASTE(**SETTINGS, engine=DaskEngine(cluster, "memory://work")).fit(cohort)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is a file: choose a folder for the work files"):
+        TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "file")).fit(cohort)
+    with pytest.raises(InputError, match="cannot be written to as the work folder"):
+        TASTE(**SETTINGS, engine=DaskEngine(cluster, "/proc/phenotaste")).fit(cohort)
+    with pytest.raises(InputError, match="cannot be written to as the work folder"):
+        TASTE(**SETTINGS, engine=DaskEngine(cluster, "nonsense://work")).fit(cohort)
+
+
+def test_a_client_and_an_address_will_do(cluster, tmp_path):
+    from distributed import Client
+
+    cohort = cohorts.cohort(4, n_patients=20)
+    options = SETTINGS | {"rank": 2, "max_iter": 2}
+    expected = TASTE(**options).fit(cohort)
+    with Client(cluster, set_as_default=False) as client:
+        assert_same(TASTE(**options, engine=DaskEngine(client)).fit(cohort), expected)
+        assert client.status == "running"  # it is the user's
+    with pytest.raises(InputError, match="asynchronous or closed"):
+        TASTE(**options, engine=DaskEngine(client)).fit(cohort)
+    for address in (cluster.scheduler_address, cluster.scheduler_address.replace("tcp://", "dask://")):
+        assert_same(TASTE(**options, engine=DaskEngine(address)).fit(cohort), expected)
+    with pytest.raises(InputError, match="not int"):
+        TASTE(**options, engine=DaskEngine(8786)).fit(cohort)
+
+
+def test_an_engine_is_no_setting_of_the_model(cluster, tmp_path):
+    cohort = cohorts.cohort(4, n_patients=20)
+    engine = DaskEngine(cluster)
+    model = clone(TASTE(rank=2, max_iter=2, random_state=0, engine=engine))
+    assert model.engine is engine
+    model.fit(cohort).save(tmp_path / "model")
+    assert TASTE.load(tmp_path / "model").engine is None
+
+
+def test_a_cluster_without_workers(cohort):
+    with (
+        local_cluster(0) as cluster,
+        pytest.raises(InputError, match="had no worker for 1 seconds: start workers"),
+    ):
+        TASTE(**SETTINGS, engine=DaskEngine(cluster, patience=1)).fit(cohort)
+
+
+def test_without_the_package_one_sentence_and_otherwise_no_import():
+    code = """
+import sys
+sys.modules["distributed"] = None
+import numpy as np
+from phenotaste import TASTE, Cohort, InputError
+from phenotaste.engines.dask import DaskEngine
+try:
+    TASTE(rank=1, engine=DaskEngine("tcp://127.0.0.1:8786")).fit(Cohort(np.ones((4, 2)), [0, 2, 4]))
+except InputError as error:
+    print(error)
+del sys.modules["distributed"]
+print([name for name in ("dask", "distributed", "fsspec") if name in sys.modules])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [
+        "A Dask cluster needs the package distributed: pip install 'phenotaste[dask]'.",
+        "[]",
+    ]

@@ -1,0 +1,153 @@
+"""The patient step on a real GPU, beside the CPU's; `make gpu` runs these where there is one."""
+
+import numpy as np
+import pytest
+from test_patient_step import begin
+
+from helpers.cohorts import cohort
+from phenotaste import TASTE, InputError, metrics, simulate
+from phenotaste.core import loop
+from phenotaste.core.model_step import model_step
+from phenotaste.engines.cuda import Device, bytes_resident, cuda_available
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda_available(), reason="torch finds no CUDA GPU here"),
+]
+RANKS = (1, 2, 5, 10, 16, 17, 32, 33, 40, 43, 64, 85, 86, 128)  # at the edges of every layout
+
+
+def both(c, rank, **more):
+    here, model = begin(c, rank, n_jobs=None, **more)
+    there = Device(here.shard, here.weights, rank, n_features=c.shape[1])
+    there.start(model)
+    return here, there, model
+
+
+def courses(engine):
+    return np.concatenate([piece.courses.now.cpu().numpy() for piece in engine.pieces])
+
+
+def alike(sums, expected, rtol):
+    for found, wanted in zip(sums, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * np.abs(wanted).max(initial=0.0))
+
+
+def awkward(rank, seed=0):
+    """Ragged patients, histories longer than a tile and shorter than the rank.
+
+    None is empty: with fewer static features than phenotypes those have more than one best score.
+    """
+    return cohort(seed, n_patients=150, n_features=60, n_static=8, visits=(2, 150), density=0.08)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_steps_are_those_of_the_cpu(rank):
+    c = awkward(rank)
+    here, there, model = both(c, rank)
+    np.testing.assert_allclose(courses(there), here.courses, rtol=1e-5, atol=1e-6)
+    for n in range(3):
+        reach = 0.5 if n else 0.0
+        expected, found = here.step(model, reach), there.step(model, reach)
+        if rank <= 40:  # beyond, the scores of a short history with few codes are not the only best ones
+            alike(found, expected, rtol=2e-5)
+        options = {"normalize": True, "exact": False}
+        other, loss = model_step(found, model, here.weights.lam, **options)
+        model, wanted = model_step(expected, model, here.weights.lam, **options)
+        assert loss == pytest.approx(wanted, rel=1e-3 if rank > 40 else 1e-6)
+        assert all(np.isfinite(factor).all() for factor in other)
+    here.courses = courses(there).astype(float)
+    expected, found = here.score(model), there.score(model)
+    np.testing.assert_allclose(found.loss.sum(0), expected.loss.sum(0), rtol=1e-7)
+
+
+@pytest.mark.parametrize("rank", [1, 10, 40, 128])
+def test_short_histories_and_dead_columns_give_numbers(rank):
+    c = cohort(1, n_patients=200, n_features=9, visits=(0, 4), density=0.2)
+    _, there, model = both(c, rank)
+    model.V[:, 0] = 0
+    for n in range(5):
+        sums = there.step(model, 0.5 if n else 0.0)
+        assert all(np.isfinite(part).all() for part in sums)
+        model, loss = model_step(sums, model, there.weights.lam, normalize=True, exact=False)
+        assert np.isfinite(loss)
+    assert np.isfinite(there.score(model).loss).all()
+
+
+@pytest.mark.parametrize("rank", [5, 40])
+def test_fifty_iterations_reach_the_same_objective_without_rising(rank):
+    c, _ = simulate.ehr(600, random_state=0)
+    here, there, model = both(c, rank)
+    options = {"normalize": True, "exact": False, "max_iter": 50, "tol": 0.0}
+    expected, found = loop.fit(here, model, **options), loop.fit(there, model, **options)
+    assert found.losses[-1] == pytest.approx(expected.losses[-1], rel=1e-4)
+    there.start(model)
+    losses = []
+    for _ in range(50):  # plain steps, of which none is ever undone
+        model, loss = model_step(there.step(model), model, there.weights.lam, normalize=True, exact=False)
+        losses.append(loss)
+    assert (np.diff(losses) <= 1e-5 * np.array(losses[:-1])).all()
+
+
+def test_the_same_bits_again():
+    c, _ = simulate.ehr(3000, random_state=1)
+    found = []
+    for _ in range(2):
+        _, there, model = both(c, 12)
+        for _ in range(3):
+            sums = there.step(model, 0.5)
+        found.append(sums)
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_streamed_pieces_are_those_kept():
+    c, _ = simulate.ehr(3000, random_state=2)
+    here, kept, model = both(c, 20)
+    allowed = bytes_resident(here.shard, 20) / 2
+    streamed = Device(here.shard, here.weights, 20, n_features=c.shape[1], memory=allowed)
+    assert streamed.streaming
+    assert len(streamed.pieces) > 3
+    streamed.start(model)
+    for n in range(4):
+        sums = kept.step(model, 0.5 if n else 0.0)
+        alike(streamed.step(model, 0.5 if n else 0.0), sums, rtol=1e-10)
+        model, _ = model_step(sums, model, kept.weights.lam, normalize=True, exact=False)
+    a, b = kept.score(model), streamed.score(model)
+    np.testing.assert_array_equal(a.U, b.U)
+    np.testing.assert_array_equal(a.W, b.W)
+
+
+def test_the_estimator():
+    c, _ = simulate.ehr(800, random_state=3)
+    here = TASTE(6, random_state=0, n_init=2).fit(c)
+    there = TASTE(6, random_state=0, n_init=2, device="cuda").fit(c)
+    assert there.loss_curve_[-1] == pytest.approx(here.loss_curve_[-1], rel=1e-3)
+    assert there.loss_curve_[-1] == pytest.approx(metrics.objective(there, c), rel=1e-8)
+    assert there.rmse_ == pytest.approx(metrics.rmse(there, c), rel=1e-6)
+    assert there.cpi_ == pytest.approx(metrics.cpi(there), rel=1e-5)
+    assert (there.n_short_, there.n_empty_) == (here.n_short_, here.n_empty_)
+
+
+def test_projection_agrees_and_knows_no_neighbours():
+    c, _ = simulate.ehr(500, random_state=4)
+    fitted = TASTE(6, random_state=0).fit(c)
+    here = fitted.project(c)
+    there = fitted.set_params(device="cuda").project(c)
+    assert there.loss == pytest.approx(here.loss, rel=1e-5)
+    alone = np.vstack([fitted.transform(c[k]) for k in (0, 17, 499)])
+    np.testing.assert_array_equal(alone, there.W[[0, 17, 499]])
+
+
+def test_auto_finds_the_gpu_and_pivoting_stays_on_the_cpu():
+    c = cohort(1)
+    TASTE(2, device="auto", max_iter=3).fit(c)
+    TASTE(2, device="auto", solver="bpp", max_iter=3).fit(c)
+    with pytest.raises(InputError, match="CPU only"):
+        TASTE(2, device="cuda", solver="bpp").fit(c)
+
+
+def test_the_papers_uniform_start():
+    c, _ = simulate.ehr(400, random_state=5)
+    fitted = TASTE(4, device="cuda", init="uniform", random_state=0, max_iter=30).fit(c)
+    assert np.isfinite(fitted.loss_curve_).all()

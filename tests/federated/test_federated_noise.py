@@ -1,0 +1,227 @@
+"""Noise on a site's sums: the promise is the one that is stated, no patient moves the sums by more than the clip."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.hospitals import NAMES, hospitals, round_of_steps
+from phenotaste import TASTE
+from phenotaste.cohort.align import align, columns_of
+from phenotaste.core.records import Model, Sums, Weights
+from phenotaste.engines.threads import Threads
+from phenotaste.errors import InputError
+from phenotaste.factorization import patient_weights
+from phenotaste.federated import Settings, combine, init, messages, noise, status, step
+
+COHORTS = hospitals(plain=True)
+FEATURES = COHORTS[0].feature_names.tolist()
+STATIC = COHORTS[0].static_names.tolist()
+LOUD = Settings(rank=3, max_rounds=4, noise=True, patient_size=60.0, static_size=2.0)
+
+
+def test_the_accountant_by_hand():
+    # ln(1/1e-5) = 11.512925; ρ = 0.5: 0.5 + 2 √(0.5 · 11.512925) = 0.5 + 2 · 2.399263 = 5.298526
+    assert noise.epsilon(0.5, 1e-5) == pytest.approx(5.298526, abs=1e-6)
+    # ρ = 0.02, δ = 1e-6: ln = 13.815511; 0.02 + 2 √0.27631 = 0.02 + 1.051305 = 1.071305
+    assert noise.epsilon(0.02, 1e-6) == pytest.approx(1.071305, abs=1e-6)
+    # ε = 1, δ = 1e-5: √ρ = √12.512925 − √11.512925 = 3.537361 − 3.393070 = 0.144291, ρ = 0.020820
+    assert noise.budget(1.0, 1e-5) == pytest.approx(0.020820, abs=1e-6)
+    # 50 rounds of it: z = √(50 / (2 · 0.020820)) = √1200.77 = 34.652
+    assert noise.promise(1.0, 1e-5, 50).loudness == pytest.approx(34.652, abs=2e-3)
+
+
+@given(st.floats(0.01, 100), st.floats(1e-12, 0.1), st.integers(1, 1000))
+def test_all_rounds_together_spend_what_was_promised_and_some_rounds_less(epsilon, delta, rounds):
+    promise = noise.promise(epsilon, delta, rounds)
+    assert promise.spent(rounds) == pytest.approx(epsilon, rel=1e-6)
+    assert promise.spent(0) == 0.0
+    spent = [promise.spent(n) for n in range(rounds + 1)]
+    assert np.all(np.diff(spent) > 0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [(0, 1e-5, 3), (-1, 1e-5, 3), (math.nan, 1e-5, 3), (1, 0, 3), (1, 0.9, 3), (1, 1e-5, 0)]
+)
+def test_a_promise_of_nothing_is_refused(wrong):
+    with pytest.raises(InputError):
+        noise.promise(*wrong)
+
+
+def engine_of(c, chosen):
+    aligned = align(c, columns_of(c))
+    mu = patient_weights(chosen.mu, chosen.weights, aligned.norms, chosen.rank)
+    return Threads(aligned.shard, Weights(0.3, mu), chosen.rank, n_jobs=1)
+
+
+def some_model(rng, chosen):
+    V, F = rng.random((len(FEATURES), chosen.rank)), rng.random((len(STATIC), chosen.rank))
+    H = np.eye(chosen.rank) + 0.2 * rng.random((chosen.rank, chosen.rank))
+    return Model(H / np.linalg.norm(H, axis=0), V / np.linalg.norm(V, axis=0), F)
+
+
+def clipped_sums(c, model, chosen):
+    engine = engine_of(c, chosen)
+    engine.start(model)
+    return noise.clipped_step(engine, model, chosen), engine
+
+
+def test_without_a_bound_clipped_sums_are_the_sums():
+    chosen = Settings(rank=3, noise=True, patient_size=60.0, clip=1e12)
+    model = some_model(np.random.default_rng(0), chosen)
+    found, engine = clipped_sums(COHORTS[0], model, chosen)
+    other = engine_of(COHORTS[0], chosen)
+    other.start(model)
+    wanted = other.step(model)
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
+    np.testing.assert_allclose(engine.courses, other.courses, rtol=1e-12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 3.0]), st.sampled_from([1.0, 60.0, 1e4]))
+def test_no_patient_moves_the_sums_by_more_than_the_clip(seed, clip, size):
+    rng = np.random.default_rng(seed)
+    chosen = Settings(rank=3, noise=True, patient_size=size, static_size=2.0, clip=clip)
+    model, who = some_model(rng, chosen), rng.integers(40)
+    with_all, _ = clipped_sums(COHORTS[0][:40], model, chosen)
+    without, _ = clipped_sums(COHORTS[0][[k for k in range(40) if k != who]], model, chosen)
+    moved = math.sqrt(
+        sum(
+            float(np.sum(((a - b) / scale) ** 2))
+            for a, b, scale in zip(with_all, without, noise.scales(chosen), strict=True)
+        )
+    )
+    assert 0 < moved <= clip * (1 + 1e-9)
+
+
+def test_the_noise_has_the_size_that_the_promise_needs_and_is_new_every_time():
+    sums = Sums(
+        np.zeros((40, 40)),
+        np.zeros((300, 40)),
+        np.zeros((40, 40)),
+        np.zeros((30, 40)),
+        np.zeros((40, 40)),
+        np.zeros(4),
+    )
+    chosen = Settings(rank=40, noise=True, patient_size=60.0, static_size=2.0, clip=0.5)
+    one, two = (noise.with_noise(sums, chosen, 7.0) for _ in range(2))
+    for name, part, scale in zip(Sums._fields[:5], one, noise.scales(chosen), strict=False):
+        assert np.std(part) == pytest.approx(7.0 * 0.5 * float(scale), rel=0.1), name
+        assert abs(np.mean(part)) < 0.2 * np.std(part), name
+    np.testing.assert_array_equal(one.UU, one.UU.T)
+    np.testing.assert_array_equal(one.WW, one.WW.T)
+    assert not np.array_equal(one.UU, two.UU)
+    assert one.scalars.std() > 0
+
+
+@given(st.integers(0, 10**6), st.floats(0.1, 10))
+def test_repaired_grams_have_no_direction_below_the_noise(seed, floor):
+    rng = np.random.default_rng(seed)
+    noisy = noise.mirrored(rng.standard_normal((5, 5)) * 3)
+    sums = Sums(
+        noisy, rng.standard_normal((4, 5)), noisy, rng.standard_normal((2, 5)), noisy, rng.standard_normal(4)
+    )
+    fixed = noise.repaired(sums, Sums(*(np.array(floor) for _ in range(5)), np.ones(4)))
+    assert np.linalg.eigvalsh(fixed.UU)[0] >= floor * math.sqrt(5) * (1 - 1e-9)
+    assert min(fixed.XU.min(), fixed.AW.min(), fixed.scalars.min()) >= 0
+    sound = noisy @ noisy.T + 100 * np.eye(5)
+    np.testing.assert_allclose(noise.lifted(sound, floor), sound, rtol=1e-9)
+
+
+def test_a_whole_fit_with_noise(tmp_path):
+    init(tmp_path / "work", NAMES, LOUD, features=FEATURES, static=STATIC)
+    rounds, spent = 0, []
+    while True:
+        done = round_of_steps(tmp_path, COHORTS[:2], NAMES[:2], epsilon=20.0)
+        done += [
+            step(tmp_path / "work" / "exchange", COHORTS[2], site="east", state=tmp_path / "east", exact=True)
+        ]
+        spent.append(done[0].epsilon)
+        assert done[2].epsilon is None
+        combined = combine(tmp_path / "work")
+        rounds += 1
+        if combined.next == "done":
+            break
+    assert rounds == 1 + LOUD.max_rounds  # no closing look: its figures would be exact
+    assert spent[0] == 0.0
+    assert spent[-1] == pytest.approx(20.0)
+    assert np.all(np.diff(spent) > 0)
+    assert status(tmp_path / "north")["epsilon_spent"] == pytest.approx(20.0)
+    assert status(tmp_path / "north")["starts"] == 0  # no courses are kept
+    fitted = TASTE.load(combined.model)
+    assert np.isnan(fitted.rmse_)
+    assert fitted.feature_patients_ is None
+    assert fitted.transform(COHORTS[0]).shape == (len(COHORTS[0]), 3)
+    promises = json.loads((combined.model / "federation.json").read_text())["noise"]
+    assert set(promises) == {"north", "south"}
+    assert promises["north"]["epsilon"] == 20.0
+    assert promises["north"]["rounds"] == LOUD.max_rounds
+
+
+def test_with_noise_the_first_answer_tells_nothing_but_counts_and_noise_is_drawn_once(tmp_path):
+    init(tmp_path / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
+    post, here = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
+    first = messages.read(step(post, COHORTS[0], epsilon=5.0, **here).answer)
+    assert first.arrays == {}
+    assert "features" not in first.record
+    assert first.record["visits"] == 0  # exact, it would be about patients too
+    combine(tmp_path / "work")
+    one = step(post, COHORTS[0], **here)
+    content = one.answer.read_bytes()
+    again = step(post, COHORTS[0], **here)
+    assert again.answer.read_bytes() == content
+    assert again.epsilon == one.epsilon > 0
+    with pytest.raises(InputError, match="another promise"):
+        step(post, COHORTS[0], epsilon=9.0, **here)
+
+
+def test_with_noise_nothing_depends_on_how_many_patients_have_a_code(tmp_path):
+    """Whether there is an eleventh is about a patient: rare codes are noisy like all others, and not hidden."""
+    c = hospitals()[2]
+    names = c.feature_names.tolist()
+    init(tmp_path / "work", ["east"], LOUD, features=names, static=STATIC)
+    post, here = tmp_path / "work" / "exchange", {"site": "east", "state": tmp_path / "east"}
+    step(post, c, exact=True, **here)
+    combine(tmp_path / "work")
+    sums = messages.read(step(post, c, **here).answer).arrays["XU.0"]
+    assert sums[names.index("rare")].any()
+
+
+def test_with_noise_nobody_gets_exact_figures_by_asking_for_a_closing_look(tmp_path):
+    init(tmp_path / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
+    post, here = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
+    step(post, COHORTS[0], epsilon=5.0, **here)
+    proposal = messages.read(combine(tmp_path / "work").message)
+    record = {name: value for name, value in proposal.record.items() if name not in ("format", "version")}
+    (post / "round-0002.safetensors").write_bytes(
+        messages.pack({**record, "kind": "closing", "round": 2}, proposal.arrays)
+    )
+    with pytest.raises(InputError, match="no coordinator would"):
+        step(post, COHORTS[0], **here)
+
+
+def test_the_site_has_to_say_what_it_wants(tmp_path):
+    init(tmp_path / "loud" / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
+    init(tmp_path / "calm" / "work", ["north"], Settings(rank=2))
+    here = {"site": "north", "state": tmp_path / "north"}
+    with pytest.raises(InputError, match="--epsilon"):
+        step(tmp_path / "loud" / "work" / "exchange", COHORTS[0], **here)
+    with pytest.raises(InputError, match="--epsilon"):
+        step(tmp_path / "loud" / "work" / "exchange", COHORTS[0], epsilon=1.0, exact=True, **here)
+    with pytest.raises(InputError, match="without noise"):
+        step(tmp_path / "calm" / "work" / "exchange", COHORTS[0], epsilon=1.0, **here)
+    assert not (tmp_path / "north").exists()
+
+
+def test_what_noise_needs_beforehand(tmp_path):
+    with pytest.raises(InputError, match="features have to be given"):
+        init(tmp_path / "work", ["north"], LOUD)
+    with pytest.raises(InputError, match="n_init=1"):
+        Settings(noise=True, patient_size=9.0, n_init=2)
+    with pytest.raises(InputError, match="patient_size"):
+        Settings(noise=True)
+    assert not (tmp_path / "work").exists()

@@ -1,0 +1,507 @@
+"""What the page, figures and tables are made of: each number against a plain computation, and what must be hidden."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers import cohorts
+from phenotaste import TASTE, Cohort, simulate
+from phenotaste.disclosure import Gate
+from phenotaste.errors import InputError
+from phenotaste.report import content
+from phenotaste.report.courses import activity, along, smoothed, timing
+from phenotaste.report.definitions import places
+from phenotaste.report.facts import families
+from phenotaste.report.groups import prevalences
+from phenotaste.report.names import static_label
+from phenotaste.report.patients import NOBODY, Patients, patients_of
+from phenotaste.review import Decision, Review, fingerprint
+
+
+@pytest.fixture(scope="module")
+def cohort():
+    made, _ = simulate.heart_failure(400, random_state=2)
+    origin = {
+        "source": "omop",
+        "location": "/secret/place/2011-02-03",
+        "settings": {"values": "binary", "index_before": "2011-02-03"},
+        "attrition": [
+            {"step": "in the source", "patients": 900},
+            {"step": "before 2011-02-03", "patients": 896},
+            {"step": "at least 5 visits", "patients": 400},
+        ],
+    }
+    return Cohort(
+        made.visits,
+        made.offsets,
+        made.static,
+        visit_times=made.visit_times,
+        feature_names=made.feature_names,
+        static_names=made.static_names,
+        labels=made.labels,
+        origin=origin,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(cohort):
+    return TASTE(4, random_state=0, max_iter=60).fit(cohort)
+
+
+@pytest.fixture(scope="module")
+def built(model, cohort):
+    return content.build(model, cohort)
+
+
+@pytest.fixture(scope="module")
+def open_built(model, cohort):
+    return content.build(model, cohort, gate=Gate(trusted=True))
+
+
+def shares_by_hand(model):
+    found = np.zeros_like(model.W_)
+    for k in range(len(found)):
+        block = model.U_[model.offsets_[k] : model.offsets_[k + 1]]
+        strength = model.W_[k] * np.linalg.norm(block, axis=0)
+        if strength.sum() > 0:
+            found[k] = strength / strength.sum()
+    return found
+
+
+def three(value):
+    return pytest.approx(value, rel=0.006)
+
+
+def test_it_is_json_and_says_what_it_is(built, model):
+    record = json.loads(json.dumps(built.as_dict(), allow_nan=False))
+    assert record["format"] == 1
+    assert record["fingerprint"] == fingerprint(model)
+    assert record["fewest"] == 11
+    assert not record["trusted"]
+    assert dict(record["overview"]["figures"])["Patients"] == "400"
+    assert len(record["phenotypes"]) == 4
+    assert record["review"] is None
+
+
+def test_definitions_are_those_of_the_model(open_built, model):
+    table = model.phenotypes(top=None, min_weight=0.001)
+    for phenotype in open_built.phenotypes:
+        for kind, named in (
+            ("temporal", open_built.features.temporal),
+            ("static", open_built.features.static),
+        ):
+            rows = table[(table["phenotype"] == phenotype.number) & (table["kind"] == kind)]
+            weights = [(j, w) for j, w in getattr(phenotype, kind) if w >= 0.001]
+            stripped = [name[3:] if kind == "temporal" else static_label(name) for name in rows["feature"]]
+            assert [named[j].name for j, _ in weights] == stripped
+            np.testing.assert_allclose([w for _, w in weights], rows["weight"], rtol=1e-3)
+        column = model.V_[:, phenotype.number - 1]
+        assert phenotype.mass.temporal == pytest.approx(column.sum() / model.V_.max(), rel=1e-3)
+    groups = {feature.group for feature in open_built.features.temporal}
+    assert groups == {"diagnosis", "medication"}
+
+
+def test_rare_features_are_neither_named_nor_weighed(model, cohort):
+    heaviest = int(np.argmax(model.V_.max(axis=1)))
+    changed = TASTE(4)
+    vars(changed).update(vars(model))
+    changed.feature_patients_ = model.feature_patients_.copy()
+    changed.feature_patients_[heaviest] = 10
+    shown = content.build(changed, cohort)
+    assert model.feature_names_in_[heaviest][3:] not in json.dumps(shown.as_dict())
+    assert max(w for p in shown.phenotypes for _, w in p.temporal) == 1.0
+    rest = np.delete(model.V_, heaviest, axis=0)
+    enough = np.delete(changed.feature_patients_, heaviest) >= 11
+    assert shown.phenotypes[0].mass.temporal == pytest.approx(
+        rest[enough, 0].sum() / rest[enough].max(), rel=1e-3
+    )
+    assert any("fewer than 11 patients of the fit" in s.reason for s in shown.audit)
+
+
+def test_prevalence_leading_and_features(built, open_built, model, cohort):
+    shares = shares_by_hand(model)
+    leading = np.where(shares.any(axis=1), shares.argmax(axis=1), NOBODY)
+    for r, phenotype in enumerate(open_built.phenotypes):
+        assert phenotype.prevalence == three(np.mean(shares[:, r] >= 0.1))
+        assert phenotype.leading.patients == np.sum(leading == r)
+        assert built.phenotypes[r].leading.patients in (None, np.sum(leading == r))
+    have = np.zeros(cohort.n_features)
+    for k in range(len(cohort)):
+        have += (cohort[k].visits.toarray() > 0).any(axis=0)
+    for feature, count in zip(open_built.features.temporal, have, strict=True):
+        assert feature.share == three(count / 400)
+    for feature, share in zip(open_built.features.static, cohort.static.mean(axis=0), strict=True):
+        assert feature.share == three(share)
+
+
+@pytest.mark.parametrize(
+    ("present", "sizes", "shown"),
+    [
+        ([70, 75], [50, 50, 0], [True, True]),
+        ([55, 70], [50, 50, 0], [False, True]),  # in 5 it is there without leading
+        ([95, 70], [50, 50, 0], [False, True]),  # 5 lack it
+        ([80, 65], [50, 45, 15], [True, True]),
+        ([80, 60], [50, 35, 15], [False, True]),  # 5 have some phenotype, but not this one
+        ([50, 57], [50, 50, 0], [True, False]),  # in 7 the second one is there without leading
+        ([61, 47], [50, 39, 11], [True, False]),
+        ([55, 55], [44, 44, 12], [True, True]),
+        ([5, 60], [0, 60, 40], [False, True]),
+    ],
+)
+def test_prevalence_is_hidden_where_a_small_group_would_follow(present, sizes, shown):
+    found = prevalences(np.array(present), np.array(sizes), list(sizes), [1, 2], Gate())
+    assert [share is not None for share in found] == shown
+
+
+def test_with_two_phenotypes_those_who_have_both_cannot_be_told():
+    # 100 patients: 58 have the first, 47 the second, so that 5 have both; leading 58 - 0 and 42 tell nothing else.
+    found = prevalences(np.array([58, 47]), np.array([58, 42, 0]), [None, None, 0], [1, 2], Gate())
+    assert found == [0.58, None]
+    few_lack_it = prevalences(np.array([95, 60]), np.array([58, 37, 5]), [None, None, None], [1, 2], Gate())
+    assert few_lack_it == [None, 0.6]
+
+
+def test_profile_and_outcome(open_built, model, cohort):
+    leading = shares_by_hand(model).argmax(axis=1)
+    names = [static_label(name) for name in cohort.static_names]
+    for r, phenotype in enumerate(open_built.phenotypes):
+        mine = leading == r
+        found = {c.feature: c for c in phenotype.profile}
+        assert set(names) | {"visits", "months of follow-up"} >= set(found)
+        effects = [abs(c.effect or 0) for c in phenotype.profile]
+        assert effects == sorted(effects, reverse=True)
+        for name in set(found) - {"visits", "months of follow-up"}:
+            here, rest = cohort.static[mine, names.index(name)], cohort.static[~mine, names.index(name)]
+            assert found[name].here == three(here.mean())
+            assert found[name].rest == three(rest.mean())
+            scale = np.sqrt((here.var() + rest.var()) / 2)
+            if scale:
+                assert found[name].effect == pytest.approx((here.mean() - rest.mean()) / scale, abs=0.006)
+        visits = cohort.visit_counts
+        assert found["visits"].here == three(visits[mine].mean())
+        months = [
+            (times[-1] - times[0]) / np.timedelta64(1, "D") / (365.25 / 12)
+            for times in (
+                cohort.visit_times[a:b] for a, b in zip(cohort.offsets, cohort.offsets[1:], strict=False)
+            )
+        ]
+        assert found["months of follow-up"].here == three(np.mean(np.array(months)[mine]))
+        a, b = np.sum(cohort.labels[mine] == 1), np.sum(cohort.labels[mine] == 0)
+        c, d = np.sum(cohort.labels[~mine] == 1), np.sum(cohort.labels[~mine] == 0)
+        link = phenotype.outcome
+        assert link.here == three(a / (a + b))
+        if min(a, b, c, d):
+            error = 1.96 * np.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
+            assert link.odds_ratio == three(a * d / (b * c))
+            assert (link.low, link.high) == (
+                three(a * d / (b * c) * np.exp(-error)),
+                three(a * d / (b * c) * np.exp(error)),
+            )
+
+
+def test_courses(built, model, cohort):
+    leading = shares_by_hand(model).argmax(axis=1)
+    times, offsets = cohort.visit_times, cohort.offsets
+    r = int(np.argmax(np.bincount(leading)))
+    by_visit, by_month = {}, {}
+    for k in np.flatnonzero(leading == r):
+        course = model.W_[k, r] * model.U_[offsets[k] : offsets[k + 1], r]
+        month = ((times[offsets[k] : offsets[k + 1]] - times[offsets[k]]) / np.timedelta64(1, "D")) / (
+            365.25 / 12
+        )
+        for i in range(len(course)):
+            by_visit.setdefault(i + 1, []).append(np.mean(course[max(i - 2, 0) : i + 3]))
+        for m in np.unique(np.floor(month)):
+            by_month.setdefault(m, []).append(np.mean(course[np.floor(month) == m]))
+    for band, expected in (
+        (built.phenotypes[r].course.visits, by_visit),
+        (built.phenotypes[r].course.months, by_month),
+    ):
+        assert band.x == sorted(x for x, values in expected.items() if len(values) >= 11)[:60]
+        for i, x in enumerate(band.x):
+            quartiles = np.quantile(expected[x], (0.25, 0.5, 0.75))
+            np.testing.assert_allclose(
+                (band.low[i], band.median[i], band.high[i]), quartiles, rtol=0.006, atol=1e-4
+            )
+
+
+def test_typical_courses_are_averages_of_thirds(built, model):
+    patients = patients_of(model)
+    leading = patients.leading()
+    for r, phenotype in enumerate(built.phenotypes):
+        led = np.flatnonzero(leading == r)
+        assert [t.label for t in phenotype.typical] == ["early", "middle", "late"]
+        assert sum(t.patients for t in phenotype.typical) == len(led)
+        middles, curves = [], []
+        for k in led:
+            course = model.W_[k, r] * model.U_[model.offsets_[k] : model.offsets_[k + 1], r]
+            place = np.linspace(0, 1, len(course)) if len(course) > 1 else np.zeros(1)
+            middles.append(np.sum(place * course) / course.sum())
+            curves.append(np.interp(np.linspace(0, 1, 21), place, course))
+        first = np.array_split(np.argsort(middles, kind="stable"), 3)[0]
+        np.testing.assert_allclose(
+            phenotype.typical[0].curve, np.array(curves)[first].mean(axis=0), rtol=0.006
+        )
+
+
+def test_helpers_of_courses_with_awkward_histories():
+    rng = np.random.default_rng(1)
+    visits = np.array([1, 2, 9, 1, 3])
+    patients = Patients(rng.random((5, 2)), rng.random((16, 2)), np.concatenate([[0], np.cumsum(visits)]))
+    found = activity(patients, 1, np.array([0, 2, 4]))
+    assert len(found.values) == 13
+    assert len(smoothed(found)) == 13
+    assert along(found, 5).shape == (3, 5)
+    assert np.all((timing(found) >= 0) & (timing(found) <= 1))
+    nothing = found._replace(values=np.zeros(13))
+    assert np.isnan(timing(nothing)).all()
+
+
+def test_overview_attrition_and_card_say_no_date_and_no_place(built):
+    text = json.dumps(built.as_dict())
+    for secret in ("2011-02", "secret", "index_before"):
+        assert secret not in text
+    steps = [(s.step, s.patients, s.removed) for s in built.overview.attrition]
+    assert steps == [
+        ("in the source", None, None),
+        ("before (date)", 896, None),
+        ("at least 5 visits", 400, 496),
+    ]
+    data = next(section for section in built.card if section.heading == "Data")
+    assert ("Source", "omop") in data.lines
+    assert dict(data.lines)["Values"] == "whether a code occurs at a visit"
+
+
+def test_a_cohort_chosen_from_a_larger_one_ends_the_attrition(model, cohort):
+    steps = content.build(model, cohort[:395]).overview.attrition
+    assert (steps[-1].patients, steps[-2].patients) == (395, None)
+    shown = dict(content.build(model, cohort[:395]).overview.figures)
+    assert shown["Patients"] == "395"
+    assert shown["Fitted on"] == "not shown"
+    assert dict(content.build(model, cohort[:200]).overview.figures)["Fitted on"] == "400 patients"
+
+
+@pytest.mark.parametrize(
+    "origin", [{"attrition": 3}, {"attrition": [{"step": 1}]}, {"settings": 4, "source": 7}, {}]
+)
+def test_an_odd_origin_is_no_obstacle(model, cohort, origin):
+    odd = cohort[:100]
+    odd.origin = origin
+    assert content.build(model, odd).overview.attrition is None
+
+
+def test_a_small_cohort_is_not_shown_at_all(model, cohort):
+    shown = content.build(model, cohort[:10])
+    assert "fewer than 11 patients" in shown.overview.notes[0]
+    assert shown.overview.cohort == []
+    assert all(p.prevalence is None and not p.typical and not p.profile for p in shown.phenotypes)
+    assert shown.phenotypes[0].temporal
+    small = TASTE(2, max_iter=3, random_state=0).fit(cohort[:10])
+    shown = content.build(small, cohort[:10])
+    assert shown.overview.figures == [("Phenotypes", "2")]
+    assert shown.overview.loss == []
+    assert shown.features.temporal == []
+    assert not any(p.temporal or p.static for p in shown.phenotypes)
+
+
+def test_a_model_that_does_not_know_who_has_what(model, cohort, tmp_path):
+    model.save(tmp_path / "model")
+    old = TASTE.load(tmp_path / "model")
+    assert content.build(old).phenotypes[0].temporal
+    assert "No cohort" in content.build(old).overview.notes[0]
+    old.feature_patients_ = old.static_patients_ = None
+    with pytest.raises(InputError, match="give the cohort"):
+        content.build(old)
+    assert (
+        content.build(old, cohort).phenotypes[0].temporal
+        == content.build(model, cohort).phenotypes[0].temporal
+    )
+    assert content.build(old, gate=Gate(trusted=True)).phenotypes[0].temporal
+
+
+def test_new_patients_are_projected(model, cohort):
+    others, _ = simulate.heart_failure(120, random_state=9)
+    shown = content.build(model, others)
+    assert dict(shown.overview.figures)["Patients"] == "120"
+    assert sum(p.prevalence is not None for p in shown.phenotypes) > 1
+
+
+@pytest.mark.parametrize("rank", [1, 2, 7])
+@pytest.mark.parametrize("n_static", [0, 4])
+def test_awkward_cohorts(rank, n_static):
+    small = cohorts.cohort(seed=3, n_patients=60, n_features=6, n_static=n_static, visits=(0, 5))
+    fitted = TASTE(rank, random_state=0, max_iter=5).fit(small)
+    fitted.V_[:, 0] = 0  # a phenotype that died
+    shown = content.build(fitted, small)
+    json.dumps(shown.as_dict(), allow_nan=False)
+    assert shown.phenotypes[0].temporal == []
+    assert all(p.course.months is None and p.outcome is None for p in shown.phenotypes)
+    assert all(0 <= point.x <= 1 and 0 <= point.y <= 1 for point in shown.overview.map)
+    assert bool(shown.features.static) == bool(n_static)
+
+
+def test_times_that_are_numbers_have_no_months():
+    small = cohorts.cohort(seed=3, n_patients=60, visits=(1, 5))
+    timed = Cohort(
+        small.visits,
+        small.offsets,
+        small.static,
+        visit_times=np.arange(small.n_visits),
+        labels=np.where(np.arange(60) < 20, np.nan, np.arange(60) % 2),
+    )
+    fitted = TASTE(2, random_state=0, max_iter=5).fit(timed)
+    shown = content.build(fitted, timed)
+    assert "Follow-up in time units" in dict(shown.overview.cohort)
+    assert all(p.course.months is None for p in shown.phenotypes)
+    assert dict(shown.overview.cohort)["Cases"].startswith("50.0%")
+    numbers = Cohort(timed.visits, timed.offsets, timed.static, labels=np.arange(60.0))
+    assert all(p.outcome is None for p in content.build(fitted, numbers).phenotypes)
+
+
+def test_a_few_without_a_label_count_as_no_cases():
+    small = cohorts.cohort(seed=3, n_patients=200, n_static=0, visits=(1, 5))
+    labels = (np.arange(200) % 3 == 0).astype(float)
+    fitted = TASTE(2, random_state=0, max_iter=5).fit(small)
+    lead = patients_of(fitted).leading()
+    cases = [int(np.sum(labels[lead == r] == 1)) for r in range(2)]
+    some = labels.copy()
+    some[np.flatnonzero(labels == 0)[:5]] = np.nan
+    shown = [
+        content.build(fitted, Cohort(small.visits, small.offsets, labels=found)).phenotypes[0].outcome
+        for found in (labels, some)
+    ]
+    assert min(cases) >= 11
+    assert shown[0].odds_ratio is not None
+    assert shown[0] == shown[1]
+    some[np.flatnonzero(labels == 1)[8:]] = 0.0
+    few = content.build(fitted, Cohort(small.visits, small.offsets, labels=some))
+    assert all(p.outcome is None for p in few.phenotypes)
+    assert "Cases" not in dict(few.overview.cohort)
+
+
+def test_numbers_are_compared_by_their_means():
+    small = cohorts.cohort(seed=3, n_patients=200, n_static=0, visits=(1, 5), density=0.9)
+    rng = np.random.default_rng(0)
+    seldom = np.zeros(200)
+    seldom[:9] = 1 + rng.random(9)
+    static = np.column_stack([rng.random(200), seldom])
+    numbers = Cohort(small.visits, small.offsets, static, static_names=["marker", "zxseldom"])
+    fitted = TASTE(2, random_state=0, max_iter=5).fit(numbers)
+    shown = content.build(fitted, numbers)
+    lead = patients_of(fitted).leading()
+    for r, phenotype in enumerate(shown.phenotypes):
+        found = {c.feature: c for c in phenotype.profile}
+        assert found["marker"].kind == "mean"
+        assert found["marker"].here == three(static[lead == r, 0].mean())
+    assert "zxseldom" not in json.dumps(shown.as_dict())
+
+
+def test_ages_of_ninety_and_more_are_one_band():
+    small = cohorts.cohort(seed=3, n_patients=200, n_static=0, visits=(1, 5), density=0.9)
+    rng = np.random.default_rng(0)
+    level = rng.integers(0, 3, 200)
+    static = np.column_stack([np.eye(3)[level], 50 + 70 * rng.random(200)])
+    names = ["age=<90", "age=90-94", "age=95+", "age at entry"]
+    aged = Cohort(small.visits, small.offsets, static, static_names=names)
+    fitted = TASTE(2, random_state=0, max_iter=5).fit(aged)
+    shown = content.build(fitted, aged)
+    assert [f.name for f in shown.features.static] == ["age=<90", "age=90+", "age at entry"]
+    assert shown.features.static[1].share == three(np.mean(level > 0))
+    whole = dict(shown.phenotypes[0].static)
+    merged = np.array([fitted.F_[0], fitted.F_[1] + fitted.F_[2], fitted.F_[3]])
+    np.testing.assert_allclose([whole.get(j, 0) for j in range(3)], merged[:, 0] / merged.max(), atol=1e-3)
+    lead = patients_of(fitted).leading()
+    for r, phenotype in enumerate(shown.phenotypes):
+        found = {c.feature: c for c in phenotype.profile}
+        assert found["age at entry"].here == pytest.approx(
+            np.minimum(static[lead == r, 3], 90).mean(), rel=0.003
+        )
+    text = json.dumps(shown.as_dict())
+    assert "95" not in "".join(f.name for f in shown.features.static)
+    assert "90-94" not in text
+
+
+def test_a_name_with_a_date_is_not_shown(model, cohort):
+    dated = TASTE(4)
+    vars(dated).update(vars(model))
+    dated.feature_names_in_ = model.feature_names_in_.copy().astype("U60")
+    dated.feature_names_in_[0] = "Dx_seen on 1987-06-05"
+    shown = content.build(dated)
+    assert "1987" not in json.dumps(shown.as_dict())
+    assert any("date" in s.reason for s in shown.audit)
+
+
+def test_levels_of_one_thing_are_known():
+    values = np.array([[1, 0, 0, 1, 1, 0], [0, 1, 0, 0, 0, 1], [0, 0, 1, 0, 1, 0], [1, 0, 0, 1, 0, 0]], float)
+    names = ["a", "b", "c", "flag", "x=1", "x=2"]
+    assert sorted(families(names, values, [True] * 6)) == [[0, 1, 2], [3], [4, 5]]
+
+
+def test_the_map_keeps_distances():
+    V = np.array([[1, 0.9, 0], [0, 0.1, 0], [0, 0, 1.0]])
+    points = places(V)
+    gap = np.linalg.norm(points[:, None] - points[None], axis=2)
+    assert gap[0, 1] < 0.2 * gap[0, 2]
+    np.testing.assert_allclose(places(V[:, :1]), 0.5)
+    apart = places(np.eye(12))  # nothing in common: nowhere near each other
+    gap = np.linalg.norm(apart[:, None] - apart[None], axis=2) + np.eye(12)
+    assert gap.min() > 0.15
+    assert np.ptp(apart, axis=0).max() == pytest.approx(1.0)
+    assert np.isfinite(places(np.ones((3, 4)))).all()
+
+
+def test_what_selection_found(model, cohort):
+    rows = [
+        (r, kind, "V", 0.7 + 0.02 * r + 0.01 * i)
+        for r in (1, 2, 3)
+        for kind in ("starts",)
+        for i in range(12)
+    ]
+    rows += [(1, "bootstrap", "V", 0.9), (1, "starts", "F", 0.1)]
+    table = pd.DataFrame(rows, columns=["phenotype", "kind", "factor", "similarity"])
+    shown = content.build(model, cohort, selection=table)
+    found = shown.phenotypes[0].stability
+    values = 0.72 + 0.01 * np.arange(12)
+    assert found.starts.median == three(np.median(values))
+    assert found.starts.found == three(np.mean(values >= 0.8))
+    assert len(found.starts.values) == 12
+    assert found.bootstrap.median == 0.9
+    assert shown.phenotypes[1].stability.bootstrap is None
+    assert shown.phenotypes[3].stability is None
+    assert "starts" in shown.overview.stability.lines[0][0]
+
+
+def test_an_applied_review(model, cohort):
+    review = Review.blank(model, names={2: "Second"})
+    decisions = list(review.decisions)
+    decisions[2] = Decision(3, status="merged", merge_with=2)
+    decisions[3] = Decision(4, status="rejected")
+    review = replace(review, decisions=tuple(decisions))
+    shown = content.build(model.apply_review(review), cohort, review=review)
+    assert [(p.number, p.name, p.merged_from) for p in shown.phenotypes] == [
+        (1, None, []),
+        (2, "Second", [2, 3]),
+    ]
+    assert shown.fingerprint == fingerprint(model)
+    assert shown.review["decisions"][1]["name"] == "Second"
+    first = content.build(model, cohort).phenotypes[0]
+    assert shown.phenotypes[0].temporal == first.temporal
+    assert len(shown.overview.map) == 2
+
+
+def test_trusted_content_hides_nothing_and_says_so(open_built, cohort):
+    assert open_built.trusted
+    assert "switched off" in open_built.overview.notes[0]
+    assert len(open_built.features.temporal) == cohort.n_features
+    assert all(p.leading.patients is not None and p.prevalence is not None for p in open_built.phenotypes)
+    assert all(c.here is not None for p in open_built.phenotypes for c in p.profile)
+    assert any("OFF" in text for section in open_built.card for text in section.text)
+
+
+def test_static_names_are_for_reading():
+    assert static_label("Static_age_between_60_69") == "age between 60 69"
+    assert static_label("sex=female") == "sex=female"
+    assert static_label("Static_") == "Static "

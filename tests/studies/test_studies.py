@@ -1,0 +1,284 @@
+"""What all studies share: cells on disk, going on after a break, refusals, tables and the page."""
+
+import json
+import string
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import toy_study
+from phenotaste import InputError
+from phenotaste.selection.files import locked
+from phenotaste.studies import Options, folder, page, run, writing
+from phenotaste.studies.machine import describe, timed
+from phenotaste.studies.run import carry_out
+from phenotaste.studies.summary import summarise
+
+TIMES = ["cell_seconds", "cell_processor_seconds"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_done():
+    toy_study.done.clear()
+    toy_study.stop_at.clear()
+
+
+def do(out, options=None, **arguments):
+    return carry_out(toy_study, out, options or Options(), jobs=1, **arguments)
+
+
+def test_everything_is_written_from_the_results(tmp_path):
+    found = do(tmp_path / "out")
+    assert toy_study.done == [0, 1, 2, 3]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {
+        "settings.json", "cells", "results.csv", "summary.csv", "squares.md", "squares.png", "squares.pdf",
+    }  # fmt: skip
+    assert sorted(found.files) == sorted(names - {"settings.json", "cells"})
+    results = writing.read_results(tmp_path / "out" / "results.csv")
+    assert results["number"].tolist() == [0, 1, 2, 2, 3]
+    assert results["square"].tolist() == [0, 1, 4, -4, 9]
+    assert results["nothing"].isna().all()
+    assert results["cell"].nunique() == 4
+    assert (results["cell_seconds"] >= 0).all()
+    assert results["versions"].str.contains("numpy").all()
+    assert (tmp_path / "out" / "results.csv").read_text().count("numpy") == 1  # and is written once
+    text = (tmp_path / "out" / "squares.md").read_text()
+    assert text.startswith("# Squares\n\nWhat are the squares?\n")
+    assert "The sum is 10." in text
+    assert "4 cells took" in text
+    assert text == page.page(toy_study, results)  # made again from a copy of the table, it is the same page
+
+
+def test_a_finished_cell_is_not_done_again(tmp_path):
+    first = do(tmp_path / "out").results
+    toy_study.done.clear()
+    again = do(tmp_path / "out", resume=True).results
+    assert toy_study.done == []
+    pd.testing.assert_frame_equal(first, again)
+
+
+def test_an_interrupted_study_leaves_a_table_and_goes_on(tmp_path):
+    toy_study.stop_at.append(3)
+    with pytest.raises(KeyboardInterrupt):
+        do(tmp_path / "out")
+    results = writing.read_results(tmp_path / "out" / "results.csv")
+    assert results["number"].tolist() == [0, 1, 2, 2]
+    assert not (tmp_path / "out" / "squares.md").exists()
+    toy_study.stop_at.clear()
+    toy_study.done.clear()
+    broken = do(tmp_path / "out", resume=True).results
+    assert toy_study.done == [3]
+    whole = do(tmp_path / "whole").results
+    pd.testing.assert_frame_equal(broken.drop(columns=TIMES), whole.drop(columns=TIMES))
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "empty", "other cell"])
+def test_a_damaged_cell_is_said_and_done_again(tmp_path, harm):
+    whole = do(tmp_path / "out").results
+    paths = sorted((tmp_path / "out" / "cells").iterdir())
+    victim = paths[1]
+    content = victim.read_bytes()
+    if harm == "flip":
+        place = content.index(b"square") + len(b'square\\": ')
+        content = content[:place] + b"7" + content[place + 1 :]
+    victim.write_bytes(
+        {"cut": content[:-3], "flip": content, "empty": b"", "other cell": paths[2].read_bytes()}[harm]
+    )
+    toy_study.done.clear()
+    with pytest.warns(UserWarning, match=r"^1 of the files in .*cells is damaged: done once more\.$"):
+        again = do(tmp_path / "out", resume=True).results
+    assert toy_study.done == [1]
+    pd.testing.assert_frame_equal(again.drop(columns=TIMES), whole.drop(columns=TIMES))
+
+
+def test_whole_cells_are_not_called_damaged(tmp_path):
+    do(tmp_path / "out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        do(tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (lambda out: do(out), "holds this study already: go on with it"),
+        (
+            lambda out: do(out, Options(seed=1), resume=True),
+            "was begun with another seed: go on with the same",
+        ),
+        (lambda out: do(out, Options(starts=2), resume=True), "was begun with another starts"),
+        (lambda out: run("recovery", out, Options(quick=True), resume=True), "holds the study squares"),
+        (lambda out: do(out / "cells", resume=True), "holds files that are not from a study"),
+        (lambda out: do(out / "results.csv"), "is a file: choose another folder"),
+    ],
+)
+def test_what_a_folder_holds_is_never_touched_by_another(tmp_path, harm, sentence):
+    do(tmp_path / "out")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=sentence):
+        harm(tmp_path / "out")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+
+def test_another_version_does_not_go_on(tmp_path):
+    do(tmp_path / "out")
+    place = tmp_path / "out" / "settings.json"
+    place.write_text(place.read_text().replace('"library": "', '"library": "0.0.'))
+    with pytest.raises(InputError, match=r"was begun with phenotaste 0\.0\."):
+        do(tmp_path / "out", resume=True)
+
+
+def test_one_run_at_a_time(tmp_path):
+    with (
+        locked(tmp_path / "out", "study"),
+        pytest.raises(InputError, match="is being worked on by another process"),
+    ):
+        do(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (Options(largest=5), r"^The study squares has no use for largest: leave it out\.$"),
+        (Options(device="cpu", synpuf="x"), "no use for device and synpuf"),
+        (Options(starts=0), "starts=0 must be a whole number of at least 1"),
+        (Options(fraction=0.0), r"fraction=0\.0 must be above 0 and at most 1"),
+        (Options(fraction=1.5), "at most 1"),
+        (Options(limit_minutes=-1.0), "limit_minutes=-1.0 must be above 0"),
+        (Options(size="huge"), "size='huge' must be 'laptop' or 'paper'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_written(tmp_path, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        do(tmp_path / "out", options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_studies_that_take_times_run_alone(tmp_path):
+    with pytest.raises(InputError, match="takes times, so that its cells run one by one"):
+        run("speed", tmp_path / "out", Options(quick=True), jobs=2)
+    with pytest.raises(InputError, match="There is no study 'spede': choose one of recovery, speed"):
+        run("spede", tmp_path / "out")
+    with pytest.raises(InputError, match="threads=0"):
+        run("speed", tmp_path / "out", Options(quick=True), threads=0)
+
+
+def test_progress_rises_to_the_end_by_cost(tmp_path):
+    heard = []
+    do(tmp_path / "out", callback=heard.append)
+    shares = [now.share for now in heard]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert [now.done for now in heard][-1] == heard[-1].total == 4
+    assert shares[1] == pytest.approx(1 / 10)  # the first cell costs 1 of 1 + 2 + 3 + 4
+    assert heard[-1].seconds_left == 0
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.floats(allow_nan=False), st.text(max_size=20)
+)
+CELLS = st.dictionaries(st.text(string.ascii_lowercase, min_size=1, max_size=8), VALUES, max_size=5)
+
+
+@given(CELLS, CELLS)
+def test_names_of_cells_are_safe_and_their_own(one, other):
+    name = folder.name_of(one)
+    assert set(name) <= set(string.ascii_letters + string.digits + ".+-")
+    assert len(name) <= 120
+    assert (json.dumps(one) == json.dumps(other)) == (name == folder.name_of(other))
+
+
+@given(cell=CELLS, row=st.dictionaries(st.text(string.ascii_uppercase, min_size=1), VALUES, max_size=5))
+def test_a_kept_cell_is_read_back(tmp_path_factory, cell, row):
+    place = folder.Folder(tmp_path_factory.mktemp("cells"))
+    place.cells.mkdir()
+    place.keep(cell, [row, {}], {"fact": 1})
+    plain = {key: None if value in (float("inf"), -float("inf")) else value for key, value in row.items()}
+    about = {"cell": folder.short_name(cell), "fact": 1}
+    finite = {key: value for key, value in cell.items() if not isinstance(value, float) or np.isfinite(value)}
+    if finite == cell:
+        assert place.rows(cell) == [{**cell, **plain, **about}, {**cell, **about}]
+
+
+def test_numbers_that_json_lacks_become_blanks():
+    row = {
+        "a": np.float64(1.5),
+        "b": np.int64(2),
+        "c": float("nan"),
+        "d": np.inf,
+        "e": "x",
+        "f": np.bool_(True),
+    }
+    assert folder.plain(row) == {"a": 1.5, "b": 2, "c": None, "d": None, "e": "x", "f": True}
+
+
+def test_times_are_of_the_clock_and_of_the_processor(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # set by a library that another test starts
+    with timed() as taken:
+        sum(range(10**6))
+    assert 0 < taken["processor_seconds"] < taken["seconds"] + 0.1
+    assert describe(3)["threads"] == 3
+    assert describe(None)["threads"] == describe(None)["cores"] >= 1
+
+
+def test_means_and_deviations_by_setting_in_order():
+    rows = pd.DataFrame({"a": [2, 2, 1], "b": [np.nan, np.nan, 0.5], "x": [1.0, 3.0, 5.0]})
+    found = summarise(rows, ["a", "b"], ["x"])
+    assert found["a"].tolist() == [2, 1]
+    assert found["count"].tolist() == [2, 1]
+    assert found["x_mean"].tolist() == [2, 5]
+    assert found["x_sd"].tolist()[0] == pytest.approx(2**0.5)
+    assert np.isnan(found["x_sd"].tolist()[1])
+
+
+def test_how_numbers_look():
+    assert page.spread(1234.5, 1.25) == "1.23e+03 ± 1.2"
+    assert page.spread(0.5, float("nan")) == "0.5"
+    assert page.fixed(1.0, 0.00004) == "1.000 ± 0.000"
+    assert page.fixed(float("nan")) == page.spread(float("nan"), 1.0) == page.shown(None) == "–"
+    assert page.shown(float("nan")) == "–"
+    assert page.span(59.94) == "59.9 s"
+    assert page.span(600) == "10 min"
+    assert page.span(7261) == "2:01:01"
+    assert page.markdown([["x", 1.0]], ["", "y"]) == "|  | y |\n| --- | ---: |\n| x | 1 |"
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    from phenotaste.cli import main
+
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["phenotaste", "study", *map(str, arguments)])
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return end.value.code, printed.out, printed.err
+
+    return run_here
+
+
+def test_help_has_an_example_and_every_study(call):
+    from phenotaste.cli.study import StudyChoice
+    from phenotaste.studies import NAMES
+
+    status, out, _ = call("--help")
+    assert status == 0
+    assert "phenotaste study recovery --out recovery" in out
+    assert [choice.value for choice in StudyChoice] == list(NAMES)
+
+
+def test_misuse_and_refusals_are_one_sentence(call):
+    assert call("recover", "--out", "x")[0] == 2
+    status, out, err = call("recovery", "--fraction", "0.5", "--out", "x")
+    assert (status, out) == (1, "")
+    assert err == "Error: The study recovery has no use for fraction: leave it out.\n"
+    status, _, err = call("scale", "--jobs", "2", "--out", "x")
+    assert status == 1
+    assert err.count("\n") == 1
