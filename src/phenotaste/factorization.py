@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file, phenotypes
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.align import Aligned, Room, align, columns_of, patients_having
+from phenotaste.cohort.align import Aligned, Allocator, align, columns_of, patients_having
 from phenotaste.core import loop
 from phenotaste.core.kernels.sums import square_sum
 from phenotaste.core.records import Array, Weights
@@ -255,7 +255,7 @@ class Factorization(TransformerMixin, BaseEstimator):
             )
         return aligned
 
-    def _room(self) -> Room:
+    def _room(self) -> Allocator:
         """What makes arrays as long as the cohort."""
         return np.empty
 

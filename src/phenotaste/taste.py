@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from phenotaste import model_file
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.align import Aligned, Room, align, columns_of_fitted
+from phenotaste.cohort.align import Aligned, Allocator, align, columns_of_fitted
 from phenotaste.core import loop
 from phenotaste.core.init import starting_model
 from phenotaste.core.records import Array, Model, Weights
@@ -190,7 +190,7 @@ class TASTE(Factorization):
         around = getattr(self.engine, "around", None)
         return nullcontext() if around is None else around()
 
-    def _room(self) -> Room:
+    def _room(self) -> Allocator:
         return getattr(self.engine, "room", np.empty)
 
     def project(self, cohort: Cohort) -> Projection:

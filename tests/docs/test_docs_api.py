@@ -35,7 +35,7 @@ PUBLIC = {
         "CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier", "RawLogistic", "Spartan",
     ],
     "phenotaste.ecosystem": [
-        "Rule", "from_anndata", "to_anndata", "write_anndata", "write_meds_labels", "write_omop_cohort",
+        "Rule", "from_anndata", "from_ehrdata", "to_anndata", "write_anndata", "write_meds_labels", "write_omop_cohort",
     ],
     "phenotaste.report": ["FitSummary", "fit_summary", "write"],
     "phenotaste.report.scores": ["Scoring", "write_scores"],

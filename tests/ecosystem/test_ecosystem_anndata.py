@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import cohorts
-from phenotaste import TASTE, Cohort, __version__, simulate
+from phenotaste import TASTE, Cohort, __version__, ecosystem, simulate
 from phenotaste.ecosystem import write_anndata
 from phenotaste.errors import InputError
 from phenotaste.review import Review, fingerprint
@@ -85,7 +85,7 @@ def test_a_cohort_comes_back_whole(made, times, named, numbered, float32):
     ids = rng.permutation(len(made)) * 7 if numbered else [f"p/{k}" for k in range(len(made))]
     labels = rng.choice([0, 1, np.nan], len(made)) if named else None
     whole = dressed(made, times, named, ids, labels, float32)
-    same(Cohort.from_anndata(whole.to_anndata()), whole)
+    same(ecosystem.from_anndata(ecosystem.to_anndata(whole)), whole)
 
 
 @pytest.mark.parametrize("times", sorted(TIMES))
@@ -93,12 +93,12 @@ def test_a_cohort_comes_back_whole(made, times, named, numbered, float32):
 def test_a_cohort_comes_back_from_a_file(tmp_path, times, named):
     whole = dressed(cohorts.cohort(3), times, named, [f"p/{k}" for k in range(12)] if named else None)
     write_anndata(whole, tmp_path / "x.h5ad")
-    same(Cohort.from_anndata(anndata.read_h5ad(tmp_path / "x.h5ad")), whole)
+    same(ecosystem.from_anndata(anndata.read_h5ad(tmp_path / "x.h5ad")), whole)
 
 
 def test_a_part_of_the_object_is_that_part_of_the_cohort(cohort):
     rows, columns = [7, 3, 50], [4, 0, 9]
-    part = Cohort.from_anndata(cohort.to_anndata()[rows, columns])
+    part = ecosystem.from_anndata(ecosystem.to_anndata(cohort)[rows, columns])
     expected = cohort[rows]
     np.testing.assert_array_equal(part.visits.toarray(), expected.visits.toarray()[:, columns])
     assert part.feature_names.tolist() == cohort.feature_names[columns].tolist()
@@ -107,18 +107,18 @@ def test_a_part_of_the_object_is_that_part_of_the_cohort(cohort):
 
 
 def test_static_features_and_labels_are_those_of_obs_now(cohort):
-    adata = cohort.to_anndata()
+    adata = ecosystem.to_anndata(cohort)
     adata.obs["Static_male"] = 0.25
     adata.obs["label"] = 1.0
     del adata.obs["Static_female"]
-    found = Cohort.from_anndata(adata)
+    found = ecosystem.from_anndata(adata)
     assert found.static_names.tolist() == [name for name in cohort.static_names if name != "Static_female"]
     assert (found.static[:, 0] == 0.25).all()
     assert (found.labels == 1).all()
 
 
 def test_x_obs_and_var_are_what_they_say(cohort):
-    adata = cohort.to_anndata()
+    adata = ecosystem.to_anndata(cohort)
     for k in (0, 17, 59):
         rows = cohort[k].visits.toarray()
         np.testing.assert_allclose(np.asarray(adata.X[[k]].todense()).ravel(), rows.sum(axis=0))
@@ -133,7 +133,7 @@ def test_x_obs_and_var_are_what_they_say(cohort):
 
 def test_scores_and_definitions_of_a_model(cohort, model, tmp_path):
     write_anndata(cohort, tmp_path / "x.h5ad", model)
-    for adata in (cohort.to_anndata(model), anndata.read_h5ad(tmp_path / "x.h5ad")):
+    for adata in (ecosystem.to_anndata(cohort, model), anndata.read_h5ad(tmp_path / "x.h5ad")):
         np.testing.assert_array_equal(adata.obsm["X_taste"], model.transform(cohort))
         np.testing.assert_allclose(adata.obsm["taste_shares"].sum(axis=1), 1)
         scores = adata.obs[["phenotype_1", "phenotype_2", "phenotype_3"]]
@@ -163,7 +163,7 @@ def test_definitions_go_by_name_where_the_cohort_has_other_features(cohort, mode
         feature_names=[*cohort.feature_names[order], "never heard of"],
         static_names=cohort.static_names,
     )
-    found = other.to_anndata(model)
+    found = ecosystem.to_anndata(other, model)
     np.testing.assert_array_equal(found.varm["taste"][:-1], model.V_[order])
     assert not found.varm["taste"][-1].any()
     np.testing.assert_array_equal(found.obsm["X_taste"], model.transform(other))
@@ -178,27 +178,27 @@ def test_a_review_names_and_drops_phenotypes(cohort, model, tmp_path):
     np.testing.assert_array_equal(adata.obs["phenotype_Heart|failure"], reviewed.transform(cohort)[:, 0])
     assert list(adata.uns["phenotaste"]["model"]["phenotypes"]) == ["Heart/failure", "Static_male"]
     assert adata.varm["taste"].shape == (cohort.n_features, 2)
-    same(Cohort.from_anndata(adata), cohort)
+    same(ecosystem.from_anndata(adata), cohort)
 
 
 def test_without_visits_there_is_no_way_back(cohort):
-    adata = cohort.to_anndata(visits=False)
+    adata = ecosystem.to_anndata(cohort, visits=False)
     assert "visits" not in adata.uns["phenotaste"]
     for wrong in (adata, anndata.AnnData(np.eye(2)), 5):
         with pytest.raises(InputError, match="holds no visits"):
-            Cohort.from_anndata(wrong)
+            ecosystem.from_anndata(wrong)
 
 
 def test_what_was_renamed_is_refused_without_its_name(cohort):
-    adata = cohort.to_anndata()
+    adata = ecosystem.to_anndata(cohort)
     adata.obs_names = ["secret-new", *adata.obs_names[1:]]
     with pytest.raises(InputError, match="patients of which it holds no visits") as refusal:
-        Cohort.from_anndata(adata)
+        ecosystem.from_anndata(adata)
     assert "secret" not in str(refusal.value)
 
 
 def test_changing_the_object_leaves_the_cohort_alone(cohort):
-    adata = cohort.to_anndata()
+    adata = ecosystem.to_anndata(cohort)
     before = cohort.visits.toarray()
     adata.uns["phenotaste"]["visits"]["matrix"].data[:] = 9
     adata.X.data[:] = 9
@@ -220,13 +220,13 @@ def test_the_file_is_private_and_whole_or_not_there(cohort, model, tmp_path):
 def test_without_the_package_it_says_how_to_get_it(cohort, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "anndata", None)
     with pytest.raises(InputError, match=r"pip install 'phenotaste\[anndata\]'"):
-        cohort.to_anndata()
+        ecosystem.to_anndata(cohort)
     with pytest.raises(InputError, match=r"phenotaste\[anndata\]"):
         write_anndata(cohort, tmp_path / "x.h5ad")
     assert not os.listdir(tmp_path)
 
 
 def test_names_come_out_plain_under_any_pandas(cohort):
-    adata = cohort.to_anndata()
+    adata = ecosystem.to_anndata(cohort)
     assert adata.obs.index.dtype == adata.var.index.dtype == object
     assert isinstance(adata.obs, pd.DataFrame)

@@ -13,7 +13,7 @@ import pytest
 from test_cli import call, refused, run  # noqa: F401 - a fixture among them
 from test_cli_cohort import done, write_meds
 
-from phenotaste import TASTE, Cohort, simulate
+from phenotaste import TASTE, Cohort, ecosystem, simulate
 from phenotaste.ecosystem import Rule, write_meds_labels
 from phenotaste.ecosystem.membership import MEASURES, membership
 from phenotaste.report.scores import write_scores
@@ -111,7 +111,7 @@ def test_anndata(call, place, tmp_path):  # noqa: F811
     adata = anndata.read_h5ad(out)
     cohort, model = Cohort.load(place / "texts"), TASTE.load(place / "model")
     np.testing.assert_array_equal(adata.obsm["X_taste"], model.transform(cohort))
-    assert Cohort.from_anndata(adata).patient_ids.tolist() == cohort.patient_ids.tolist()
+    assert ecosystem.from_anndata(adata).patient_ids.tolist() == cohort.patient_ids.tolist()
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     again = ("export", "model", "texts", "--to", "anndata", "--out", out)
     refused(call(*again, folder=place), "exists already")

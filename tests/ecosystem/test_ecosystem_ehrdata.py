@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import cohorts
-from phenotaste import TASTE, Cohort
+from phenotaste import TASTE, Cohort, ecosystem
 from phenotaste.errors import InputError
 
 KINDS = {
@@ -95,7 +95,7 @@ def three():
 def test_a_cohort_spread_over_time_comes_back(seed, n_patients, visits, kind):
     cohort = cohorts.cohort(seed, n_patients=n_patients, n_static=0, visits=visits)
     tensor, times = spread(cohort, np.random.default_rng(seed))
-    found = Cohort.from_ehrdata(edata_of(KINDS[kind](tensor)))
+    found = ecosystem.from_ehrdata(edata_of(KINDS[kind](tensor)))
     np.testing.assert_array_equal(found.offsets, cohort.offsets)
     np.testing.assert_array_equal(found.visits.toarray(), cohort.visits.toarray())
     np.testing.assert_array_equal(found.visit_times, times)
@@ -104,47 +104,47 @@ def test_a_cohort_spread_over_time_comes_back(seed, n_patients, visits, kind):
 
 
 def test_missing_is_no_visit_and_a_recorded_zero_is_one(three):
-    found = Cohort.from_ehrdata(three)
+    found = ecosystem.from_ehrdata(three)
     np.testing.assert_array_equal(found.offsets, [0, 2, 5])
     np.testing.assert_array_equal(found.visits.toarray(), [[1, 0], [0, 3], [0, 0], [2, 0], [0, 4]])
     np.testing.assert_array_equal(found.visit_times, [0, 2, 0, 1, 2])
 
 
 def test_a_slice_in_time_is_cut(three):
-    found = Cohort.from_ehrdata(three[:, :, 1:])
+    found = ecosystem.from_ehrdata(three[:, :, 1:])
     np.testing.assert_array_equal(found.visits.toarray(), [[0, 3], [2, 0], [0, 4]])
-    np.testing.assert_array_equal(Cohort.from_ehrdata(three[1:, ["code 1"]]).visits.toarray(), [[0], [4]])
+    np.testing.assert_array_equal(ecosystem.from_ehrdata(three[1:, ["code 1"]]).visits.toarray(), [[0], [4]])
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_recorded_values_count_one_each_whatever_they_are(kind):
     edata = edata_of(KINDS[kind](np.array([[[-5.0, np.nan, 0.0], [np.nan, np.nan, 7.0]]])))
-    found = Cohort.from_ehrdata(edata, values="recorded")
+    found = ecosystem.from_ehrdata(edata, values="recorded")
     np.testing.assert_array_equal(found.visits.toarray(), [[1, 0], [1, 1]])
     with pytest.raises(InputError, match="'code 0' is negative"):
-        Cohort.from_ehrdata(edata)
+        ecosystem.from_ehrdata(edata)
 
 
 def test_ids_static_features_and_labels_are_columns_of_obs(three):
-    found = Cohort.from_ehrdata(three, patient="person", static=["sex", "smoker"], labels="seen")
+    found = ecosystem.from_ehrdata(three, patient="person", static=["sex", "smoker"], labels="seen")
     assert found.patient_ids.tolist() == [30, 10]
     assert found.patient_ids.dtype == np.int64
     assert found.static_names.tolist() == ["sex=f", "sex=m", "smoker"]
     np.testing.assert_array_equal(found.static, [[1, 0, 1], [0, 1, 0]])
     np.testing.assert_array_equal(found.labels, [np.nan, 1])
-    assert Cohort.from_ehrdata(three).static is None
+    assert ecosystem.from_ehrdata(three).static is None
 
 
 def test_times_come_from_tem_and_from_each_patients_start(three):
-    assert Cohort.from_ehrdata(three, time="hours").visit_times.tolist() == [0, 1.5, 0, 0.5, 1.5]
-    days = Cohort.from_ehrdata(three, time="day").visit_times.astype("M8[D]").astype(str)
+    assert ecosystem.from_ehrdata(three, time="hours").visit_times.tolist() == [0, 1.5, 0, 0.5, 1.5]
+    days = ecosystem.from_ehrdata(three, time="day").visit_times.astype("M8[D]").astype(str)
     assert days.tolist() == ["2020-01-01", "2020-03-01", "2020-01-01", "2020-02-01", "2020-03-01"]
     for time, expected in (
         ("hours", ["2020-01-01T00", "2020-01-02T12", "2021-06-30T00", "2021-06-30T12", "2021-07-01T12"]),
         ("days", ["2020-01-01T00", "2020-01-08T00", "2021-06-30T00", "2021-06-30T12", "2021-07-07T00"]),
         (None, ["2020-01-01T00", "2020-01-03T00", "2021-06-30T00", "2021-07-01T00", "2021-07-02T00"]),
     ):
-        found = Cohort.from_ehrdata(three, time=time, start="start").visit_times
+        found = ecosystem.from_ehrdata(three, time=time, start="start").visit_times
         assert found.astype("M8[h]").astype(str).tolist() == expected
 
 
@@ -159,7 +159,7 @@ def test_what_ehrdata_makes_of_a_long_table_is_what_we_make_of_it(times):
             "value": [1.0, 2.0, 3.0, 4.0, 5.0],
         }
     )
-    found = Cohort.from_ehrdata(ehrdata.io.from_pandas(table, format="long"), time="index")
+    found = ecosystem.from_ehrdata(ehrdata.io.from_pandas(table, format="long"), time="index")
     expected = Cohort.from_events(
         table, patient="observation_id", time="time", feature="variable", value="value"
     )
@@ -171,12 +171,12 @@ def test_what_ehrdata_makes_of_a_long_table_is_what_we_make_of_it(times):
 def test_one_of_several_layers_and_x_itself(three):
     three.layers["doubled"] = three.R * 2
     with pytest.raises(InputError, match=r"more than one layer .*\(doubled, R_layer\)|\(R_layer, doubled\)"):
-        Cohort.from_ehrdata(three)
-    plain = Cohort.from_ehrdata(three, layer="R").visits.toarray()
-    np.testing.assert_array_equal(Cohort.from_ehrdata(three, layer="R_layer").visits.toarray(), plain)
-    np.testing.assert_array_equal(Cohort.from_ehrdata(three, layer="doubled").visits.toarray(), 2 * plain)
+        ecosystem.from_ehrdata(three)
+    plain = ecosystem.from_ehrdata(three, layer="R").visits.toarray()
+    np.testing.assert_array_equal(ecosystem.from_ehrdata(three, layer="R_layer").visits.toarray(), plain)
+    np.testing.assert_array_equal(ecosystem.from_ehrdata(three, layer="doubled").visits.toarray(), 2 * plain)
     newer = lately(three.R, three.obs, three.var, three.tem)
-    np.testing.assert_array_equal(Cohort.from_ehrdata(newer).visits.toarray(), plain)
+    np.testing.assert_array_equal(ecosystem.from_ehrdata(newer).visits.toarray(), plain)
 
 
 def with_text(edata):
@@ -206,7 +206,7 @@ def with_text(edata):
 )
 def test_refusals_say_what_to_do_and_quote_no_value(three, change, asked, words):
     with pytest.raises(InputError, match=words) as refusal:
-        Cohort.from_ehrdata(change(three), **asked)
+        ecosystem.from_ehrdata(change(three), **asked)
     assert "secret" not in str(refusal.value)
     assert str(refusal.value).endswith(".")
 
@@ -214,9 +214,9 @@ def test_refusals_say_what_to_do_and_quote_no_value(three, change, asked, words)
 def test_a_layer_that_was_not_cut_with_the_times_is_refused(three):
     three.layers["doubled"] = three.R * 2
     with pytest.raises(InputError, match="slice both"):
-        Cohort.from_ehrdata(three[:, :, 1:], layer="doubled")
+        ecosystem.from_ehrdata(three[:, :, 1:], layer="doubled")
 
 
 def test_what_was_read_can_be_fitted(three):
-    found = Cohort.from_ehrdata(three, static=["sex"])
+    found = ecosystem.from_ehrdata(three, static=["sex"])
     assert TASTE(rank=1, random_state=0).fit_transform(found).shape == (2, 1)

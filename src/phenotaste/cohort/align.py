@@ -12,7 +12,7 @@ from phenotaste.core.kernels.driver import patient_norms
 from phenotaste.core.records import Array, Shard
 from phenotaste.errors import InputError
 
-Room = Callable[[tuple[int, ...], Any], Array]  # like np.empty
+Allocator = Callable[[tuple[int, ...], Any], Array]  # like np.empty
 
 ENTRIES_AT_A_TIME = 2**22
 COUNTED_AT_A_TIME = 2**20  # entries: bounds what counting needs beside the data
@@ -45,10 +45,10 @@ def columns_of_fitted(model: Any) -> Columns:
     return Columns(model.V_.shape[0], model.feature_names_in_, P, model.static_names_in_)
 
 
-def align(cohort: Cohort, columns: Columns, room: Room = np.empty) -> Aligned:
+def align(cohort: Cohort, columns: Columns, allocate: Allocator = np.empty) -> Aligned:
     """The cohort's data in the order of `columns`; data without names must have the same width.
 
-    `room` makes the arrays for what has to be converted.
+    `allocate` creates the arrays for what has to be converted.
     """
     visits, static = cohort.visits, cohort.static
     where, unknown = positions(
@@ -57,7 +57,7 @@ def align(cohort: Cohort, columns: Columns, room: Room = np.empty) -> Aligned:
     if where is not None:
         visits = move_columns(visits, where, columns.n_features)
     known = columns.n_features if where is None else int(np.sum(where >= 0))
-    shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns), room)
+    shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns), allocate)
     return Aligned(shard, patient_norms(shard), unknown, columns.n_features - known)
 
 
@@ -106,14 +106,16 @@ def align_static(static: Array | None, names: Array | None, columns: Columns) ->
     return aligned
 
 
-def shard_of(visits: sparse.csr_array, offsets: Array, static: Array | None, room: Room = np.empty) -> Shard:
+def shard_of(
+    visits: sparse.csr_array, offsets: Array, static: Array | None, allocate: Allocator = np.empty
+) -> Shard:
     """The arrays as the kernels take them, read-only so that they are compiled for one kind of array."""
     K = len(offsets) - 1
     A = np.zeros((K, 0)) if static is None else static
     return Shard(
         read_only(visits.data),
-        read_only(visits.indices, np.int32, room),
-        read_only(visits.indptr, np.int64, room),
+        read_only(visits.indices, np.int32, allocate),
+        read_only(visits.indptr, np.int64, allocate),
         read_only(offsets, np.int64),
         read_only(A, np.float64),
     )
@@ -136,9 +138,9 @@ def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
     return counts, np.count_nonzero(shard.static, axis=0).astype(np.int64)
 
 
-def read_only(array: Array, dtype: Any = None, room: Room = np.empty) -> Array:
+def read_only(array: Array, dtype: Any = None, allocate: Allocator = np.empty) -> Array:
     if dtype is not None and array.dtype != dtype:
-        view = room(array.shape, dtype)
+        view = allocate(array.shape, dtype)
         for first in range(0, len(array), ENTRIES_AT_A_TIME):
             view[first : first + ENTRIES_AT_A_TIME] = array[first : first + ENTRIES_AT_A_TIME]
     else:

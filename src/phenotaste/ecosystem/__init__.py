@@ -1,8 +1,17 @@
-"""To and from the packages and formats around this one: ehrdata, anndata, MEDS labels, OMOP cohort tables."""
+"""Conversion to and from the formats of other packages: ehrdata, anndata, MEDS labels, OMOP cohort tables."""
 
 from phenotaste.ecosystem.anndata import from_anndata, to_anndata, write_anndata
+from phenotaste.ecosystem.ehrdata import from_ehrdata
 from phenotaste.ecosystem.meds_labels import write_meds_labels
 from phenotaste.ecosystem.membership import Rule
 from phenotaste.ecosystem.omop_cohort import write_omop_cohort
 
-__all__ = ["Rule", "from_anndata", "to_anndata", "write_anndata", "write_meds_labels", "write_omop_cohort"]
+__all__ = [
+    "Rule",
+    "from_anndata",
+    "from_ehrdata",
+    "to_anndata",
+    "write_anndata",
+    "write_meds_labels",
+    "write_omop_cohort",
+]

@@ -28,7 +28,13 @@ SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"
 
 
 def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any:
-    """What `Cohort.to_anndata` gives.
+    """Convert a cohort to an AnnData and, with a fitted or reviewed model, its phenotypes.
+
+    X holds each patient's totals over the visits; obs the number of visits, static features, labels and scores;
+    var the number of patients with the feature. Of the model, `obsm["X_taste"]` are the scores,
+    `obsm["taste_shares"]` their shares, `varm["taste"]` the definitions V, and `uns["phenotaste"]["model"]` its
+    settings, figures, names, H and F. The visits themselves are in `uns["phenotaste"]["visits"]`, unless
+    `visits` is False; `from_anndata` needs them. All of it is patient-level.
 
     Examples
     --------
@@ -73,7 +79,7 @@ def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any
 
 
 def from_anndata(adata: Any) -> Cohort:
-    """The cohort that `to_anndata` was given: the patients and features that are still there, in their order now.
+    """Recover the cohort from the output of `to_anndata`: its remaining patients and features, in their current order.
 
     Examples
     --------
@@ -86,7 +92,7 @@ def from_anndata(adata: Any) -> Cohort:
     kept = getattr(adata, "uns", {}).get(OURS)
     if not isinstance(kept, dict) or VISITS not in kept:
         raise InputError(
-            "the AnnData holds no visits of a cohort: give one that Cohort.to_anndata made with visits=True."
+            "the AnnData holds no visits of a cohort: give one that ecosystem.to_anndata made with visits=True."
         )
     stored, about = kept[VISITS], kept["cohort"]
     rows = places(adata.obs_names, stored["patients"], "patients")

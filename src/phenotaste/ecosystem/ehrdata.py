@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from phenotaste.cohort import Cohort
 from phenotaste.cohort.tables import Table, iso_times, static_matrix
 from phenotaste.errors import InputError
 
@@ -25,18 +26,45 @@ class Cells(NamedTuple):
     value: NDArray[np.float64]
 
 
-def cohort_parts(
+def from_ehrdata(
     edata: Any,
     *,
-    layer: str | None,
-    patient: str | None,
-    static: Sequence[str],
-    time: str | None,
-    start: str | None,
-    labels: str | None,
-    values: Literal["given", "recorded"],
-) -> dict[str, Any]:
-    """What `Cohort` is made from; the parameters are those of `Cohort.from_ehrdata`."""
+    layer: str | None = None,
+    patient: str | None = None,
+    static: Sequence[str] = (),
+    time: str | None = None,
+    start: str | None = None,
+    labels: str | None = None,
+    values: Literal["given", "recorded"] = "given",
+) -> Cohort:
+    """Build a cohort from an EHRData of the package ehrdata: patients × variables × time.
+
+    A visit is a patient and a time at which at least one variable is recorded. Missing values (NaN) of a visit count
+    as zero, and a time at which all variables are missing is not a visit. A recorded zero is a value, so a time with
+    zeros only is a visit without codes.
+
+    Parameters
+    ----------
+    layer : layer to read; required only where several have three dimensions.
+    patient : column of obs with the patients' ids; by default the names of obs, as text.
+    static : columns of obs to use as static features, encoded as `Cohort.from_events` encodes its static table.
+    time : column of tem with dates, numbers or durations (converted to days), or "index" for its index; by default
+        the step, counted from 0.
+    start : column of obs with the date from which `time` counts days or durations, for dated visits.
+    labels : column of obs with labels, NaN where unknown.
+    values : "given", or "recorded" to count 1 for each value regardless of its size, as for measurements that can be
+        negative or have units of different magnitudes.
+
+    Examples
+    --------
+    >>> import ehrdata, numpy as np
+    >>> from phenotaste.ecosystem import from_ehrdata
+    >>> values = np.array([[[1, np.nan, 3]], [[np.nan, 0, np.nan]]])  # two patients, one variable, three times
+    >>> from_ehrdata(ehrdata.EHRData(R=values)).visits.toarray()
+    array([[1.],
+           [3.],
+           [0.]])
+    """
     if values not in ("given", "recorded"):
         raise InputError(f"values is {values!r}: choose 'given' or 'recorded'.")
     tensor = tensor_of(edata, layer)
@@ -48,16 +76,16 @@ def cohort_parts(
     owners, steps = np.nonzero(cells.recorded)
     facts = Table(edata.obs, "obs")
     matrix, static_names = static_of(facts, static, n_patients)
-    return {
-        "visits": sp.coo_array(entries, shape=(int(offsets[-1]), n_features)).tocsr(),
-        "offsets": offsets,
-        "static": matrix,
-        "static_names": static_names,
-        "patient_ids": [str(name) for name in edata.obs_names] if patient is None else ids_of(facts, patient),
-        "visit_times": times_of(edata, owners, steps, time, start),
-        "feature_names": [str(name) for name in edata.var_names],
-        "labels": None if labels is None else labels_of(edata.obs, labels),
-    }
+    return Cohort(
+        sp.coo_array(entries, shape=(int(offsets[-1]), n_features)).tocsr(),
+        offsets,
+        matrix,
+        static_names=static_names,
+        patient_ids=[str(name) for name in edata.obs_names] if patient is None else ids_of(facts, patient),
+        visit_times=times_of(edata, owners, steps, time, start),
+        feature_names=[str(name) for name in edata.var_names],
+        labels=None if labels is None else labels_of(edata.obs, labels),
+    )
 
 
 def tensor_of(edata: Any, layer: str | None) -> Any:
