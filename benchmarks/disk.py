@@ -63,7 +63,7 @@ def main() -> None:
     machine = describe()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        memory = mapped.bytes_of(options.memory)
+        memory = mapped.parse_bytes(options.memory)
         tile, _ = simulate.ehr(TILE, codes_per_visit=options.codes_per_visit, random_state=0)
         sizes = {
             "whole": save(tile, folder / "whole", memory * options.larger),
@@ -183,7 +183,7 @@ def describe_run(found: dict[str, Any]) -> str:
     where = "in memory" if found["memory"] is None else f"within {found['memory']}"
     return (
         f"{found['patients']:,} patients {where}: {found['seconds']:.2f} s an iteration "
-        f"({found['processor_seconds']:.2f} s of processor), peak {mapped.in_words(found['peak'])}"
+        f"({found['processor_seconds']:.2f} s of processor), peak {mapped.format_bytes(found['peak'])}"
     )
 
 
@@ -205,8 +205,8 @@ def page(results: dict[str, Any]) -> str:
                 f"{1e6 * best['processor_seconds'] / those[0]['patients']:.1f}",
                 f"{best['read'] / 1e9:.2f}",
                 f"{best['written'] / 1e9:.2f}",
-                mapped.in_words(max(r["peak"] for r in those)),
-                mapped.in_words(max(r["anonymous"] for r in those)),
+                mapped.format_bytes(max(r["peak"] for r in those)),
+                mapped.format_bytes(max(r["anonymous"] for r in those)),
             ]
         )
     ratio = float(rows[2][2]) / float(rows[0][2])
@@ -235,8 +235,8 @@ def page(results: dict[str, Any]) -> str:
         f"# Larger than memory, {date.today()}",
         machine_lines(results["machine"]),
         f"Rank {options['rank']}, courses in {options['dtype']}, {options['iterations']} iterations, medians of "
-        f"{options['rounds']} rounds. The cohort has {size}: {mapped.in_words(whole['bytes'])} on disk, and "
-        f"{mapped.in_words(courses)} of courses. The process may hold {mapped.in_words(memory)}: the cohort is "
+        f"{options['rounds']} rounds. The cohort has {size}: {mapped.format_bytes(whole['bytes'])} on disk, and "
+        f"{mapped.format_bytes(courses)} of courses. The process may hold {mapped.format_bytes(memory)}: the cohort is "
         f"{larger[0]:.1f} times larger, with its courses {larger[1]:.0f} times. In memory {part['patients']:,} of "
         "the patients are fitted.",
         table(heads, rows),

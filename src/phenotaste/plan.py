@@ -14,7 +14,7 @@ from phenotaste.core.records import Model
 from phenotaste.engines.disk import Work
 from phenotaste.engines.threads import MOST_BLOCKS, SUMS_BYTES, Threads
 from phenotaste.errors import InputError
-from phenotaste.storage.mapped import in_words, resident_bytes
+from phenotaste.storage.mapped import format_bytes, resident_bytes
 from phenotaste.taste import TASTE
 
 SAMPLE = 12_000  # patients: enough to even out their lengths, and what each block of them costs on its own
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
             ("Memory", f"{self.memory / 2**30:.2f} GiB at the peak"),
             (
                 "With --memory",
-                f"at least {in_words(self.least_memory)}, and {in_words(self.disk)} of disk for the courses",
+                f"at least {format_bytes(self.least_memory)}, and {format_bytes(self.disk)} of disk for the courses",
             ),
             ("An iteration", f"{self.seconds_per_iteration:.3g} s on {self.threads} threads"),
             ("At most", f"{_time_in_words(self.most_seconds)}, if no start converges before max_iter"),

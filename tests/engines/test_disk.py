@@ -82,7 +82,7 @@ def test_a_loaded_cohort_needs_no_copy_in_memory(small_pieces, tmp_path):
     engine = Disk(tmp_path / "work")
     model = TASTE(3, engine=engine, **FIVE)
     aligned = model._read(loaded)
-    assert all(mapped.span_of(array) is not None for array in aligned.shard)
+    assert all(mapped.page_range(array) is not None for array in aligned.shard)
     assert_same(model.fit(loaded), TASTE(3, **FIVE).fit(c))
 
 
@@ -99,7 +99,7 @@ def test_everything_long_lies_in_files_that_only_the_owner_reads(tmp_path):
     names = set().union(*seen)
     assert sum(name.startswith("courses-") for name in names) >= 4
     assert all(mode == 0o600 for files in seen for name, mode in files.items() if name.startswith("courses-"))
-    assert all(mapped.span_of(array) is not None for array in (model.U_, model.W_))
+    assert all(mapped.page_range(array) is not None for array in (model.U_, model.W_))
     assert not (tmp_path / "work").exists()
 
 
@@ -117,7 +117,7 @@ def test_too_little_memory_is_refused_with_what_suffices(tmp_path):
         TASTE(3, engine=Disk(tmp_path / "work", memory="100MB")).fit(c)
     assert not (tmp_path / "work").exists()
     needed = re.search(r"at least ([\d,.]+ [MG]B)", str(refused.value))[1].replace(",", "")
-    assert mapped.bytes_of(needed) > 10**8
+    assert mapped.parse_bytes(needed) > 10**8
     TASTE(3, engine=Disk(tmp_path / "work", memory=needed), **FIVE).fit(c)
 
 
@@ -145,18 +145,18 @@ def test_less_memory_means_smaller_pieces_and_more_patients_more_memory():
     ("text", "count"), [("4GB", 4 * 10**9), ("512MiB", 2**29), ("1.5g", 15 * 10**8), ("800", 800), (7, 7)]
 )
 def test_memory_is_written_as_people_write_it(text, count):
-    assert mapped.bytes_of(text) == count
+    assert mapped.parse_bytes(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "lots", "-3GB", "0", "3iB", "3 PB", True, 2.5])
 def test_other_amounts_are_refused(text):
     with pytest.raises(InputError, match="amount of memory"):
-        mapped.bytes_of(text)
+        mapped.parse_bytes(text)
 
 
 @given(count=st.integers(1, 10**13))
 def test_what_is_said_to_be_needed_suffices(count):
-    assert mapped.bytes_of(mapped.in_words(count).replace(",", "")) >= count
+    assert mapped.parse_bytes(mapped.format_bytes(count).replace(",", "")) >= count
 
 
 CHILD = """
@@ -164,12 +164,12 @@ import json, sys, time
 import numpy as np
 from pathlib import Path
 from phenotaste import pages
-array = mapped.in_a_file((40_000_000,), np.float64, Path(sys.argv[1]))
+array = mapped.create_mapped((40_000_000,), np.float64, Path(sys.argv[1]))
 for first in range(0, len(array), 2**17):  # written, and so dirty
     array[first : first + 2**17] = 1.0
-mapped.drop_all()
+mapped.evict_all()
 before = mapped.resident_bytes()
-with mapped.ceiling(before + int(sys.argv[2])):
+with mapped.evict_above(before + int(sys.argv[2])):
     total = 0.0
     for first in range(0, len(array), 2**17):
         total += float(array[first : first + 2**17].sum())

@@ -70,12 +70,12 @@ class Disk:
 
     def around(self) -> AbstractContextManager[None]:
         """What holds from before the cohort is looked at until the model is fitted."""
-        memory = mapped.bytes_of(self.memory)
-        return mapped.ceiling(max(memory - BETWEEN_LOOKS, int(0.8 * memory)))
+        memory = mapped.parse_bytes(self.memory)
+        return mapped.evict_above(max(memory - BETWEEN_LOOKS, int(0.8 * memory)))
 
     def room(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array that needs no memory."""
-        return mapped.in_a_file(shape, dtype, self._folder())
+        return mapped.create_mapped(shape, dtype, self._folder())
 
     def open(
         self,
@@ -92,8 +92,8 @@ class Disk:
         work = Work.of(
             shard.offsets, cohort.visits, shard.static.shape[1], rank, np.dtype(dtype).itemsize, threads
         )
-        folder, memory = self._folder(), mapped.bytes_of(self.memory)
-        mapped.drop_all()  # what the cohort's checks brought in does not count
+        folder, memory = self._folder(), mapped.parse_bytes(self.memory)
+        mapped.evict_all()  # what the cohort's checks brought in does not count
         try:
             work.visits_of_a_piece(memory)
         except InputError:
@@ -157,8 +157,8 @@ class Work(NamedTuple):
         """How many visits a thread may have in memory at a time; too little memory is refused."""
         if memory < self.least_memory():
             raise InputError(
-                f"{mapped.in_words(memory)} of memory is too little for this fit: "
-                f"allow it at least {mapped.in_words(self.least_memory())}, or use fewer threads."
+                f"{mapped.format_bytes(memory)} of memory is too little for this fit: "
+                f"allow it at least {mapped.format_bytes(self.least_memory())}, or use fewer threads."
             )
         room = (memory - self.beside_pieces()) // self.pieces(1)
         return min(room, PIECE_VISITS)
@@ -181,7 +181,7 @@ class Files:
 
     def new(self, shape: tuple[int, ...], dtype: Any) -> Array:
         name = f"courses-{secrets.token_hex(8)}.bin" if self.named else None
-        array = mapped.in_a_file(shape, dtype, self.folder, name)
+        array = mapped.create_mapped(shape, dtype, self.folder, name)
         return array if name is None else self._known(array, name)
 
     def again(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array | None:
@@ -196,7 +196,7 @@ class Files:
         ):
             return None
         self.held.setdefault(name, 1)
-        return self._known(mapped.mapped(path, shape, dtype), name)
+        return self._known(mapped.open_mapped(path, shape, dtype), name)
 
     def sweep(self) -> None:
         """Remove what an earlier process left, unless a checkpoint has it."""
@@ -205,7 +205,7 @@ class Files:
                 path.unlink()
 
     def name_of(self, array: Array | None) -> str | None:
-        return None if array is None else self.alive.get(mapped.address(array))
+        return None if array is None else self.alive.get(mapped.data_address(array))
 
     def is_held(self, array: Array | None) -> bool:
         return self.name_of(array) in self.held
@@ -223,7 +223,7 @@ class Files:
     def _known(self, array: Array, name: str) -> Array:
         if array.base is None:  # no visits at all
             return array
-        place = mapped.address(array)
+        place = mapped.data_address(array)
         self.alive[place] = name
         finalize(array.base, self._gone, place)
         return array
@@ -268,8 +268,8 @@ class OnDisk(Threads):
         sampled = NMF_ENTRY_BYTES * len(self.shard.data) * min(1.0, NMF_PATIENTS / max(self.work.patients, 1))
         if kind == "nmf" and BARE_PROGRAM + sampled > self.memory:
             raise InputError(
-                f"The NMF start of this fit needs {mapped.in_words(BARE_PROGRAM + sampled)} of memory: allow it that, "
-                'or use init="random".'
+                f"The NMF start of this fit needs {mapped.format_bytes(BARE_PROGRAM + sampled)} of memory: "
+                'allow it that, or use init="random".'
             )
 
     def reserve(self, n_starts: int) -> None:
@@ -278,8 +278,8 @@ class OnDisk(Threads):
         free = shutil.disk_usage(self.files.folder).free
         if needed > free:
             raise InputError(
-                f"{self.files.folder} has {mapped.in_words(free)} left and the courses need {mapped.in_words(needed)}: "
-                "free some of the disk, or work elsewhere."
+                f"{self.files.folder} has {mapped.format_bytes(free)} left and the courses need "
+                f"{mapped.format_bytes(needed)}: free some of the disk, or work elsewhere."
             )
         # A fit that has come to its end shall not fail for want of them.
         K = len(self.shard.offsets) - 1
@@ -314,7 +314,7 @@ class OnDisk(Threads):
             here = offsets[first : last + 1] - rows.start
             here.flags.writeable = False  # as they are elsewhere, so that nothing is compiled again
             cross_product_gaps(here, patients.U[rows], HH, gaps[first:last])
-            mapped.drop(patients.U[rows])
+            mapped.evict(patients.U[rows])
         return Figures(float(visits), float(static), float(gaps[counted].sum()))
 
     def mark(self) -> Mark:
@@ -382,19 +382,21 @@ class OnDisk(Threads):
 
     def _empty(self, *shape: int) -> Array:
         spare = [n for n, array in enumerate(self._spare) if array.shape == shape]
-        array = self._spare.pop(spare[0]) if spare else mapped.in_a_file(shape, np.float64, self.files.folder)
+        array = (
+            self._spare.pop(spare[0]) if spare else mapped.create_mapped(shape, np.float64, self.files.folder)
+        )
         self._of_patients.append(array)
         return array
 
     def _ahead(self, first: int, last: int) -> None:
         for part in self._parts(first, last):
-            mapped.fetch(part)
+            mapped.prefetch(part)
 
     def _behind(self, first: int, last: int) -> None:
         # Once more for the piece before: what was written then may have reached the disk by now.
         back = int(np.searchsorted(self.shard.offsets, self.shard.offsets[first] - self.piece_visits))
         for part in self._parts(min(back, first), last):
-            mapped.drop(part)
+            mapped.evict(part)
 
     def _parts(self, first: int, last: int) -> list[Array]:
         """All that lies in files of patients first..last."""
@@ -410,8 +412,8 @@ class OnDisk(Threads):
         for first, last in pairwise(self._edges(self.piece_visits)):
             rows = slice(offsets[first], offsets[last])
             new[rows] = old[rows]
-            mapped.drop(old[rows])
-            mapped.drop(new[rows])
+            mapped.evict(old[rows])
+            mapped.evict(new[rows])
 
     def _digests(self, array: Array) -> list[str]:
         """SHA-256 of every chapter."""
@@ -422,7 +424,7 @@ class OnDisk(Threads):
             for one, other in pairwise(piece_edges(offsets, first, last, self.piece_visits).tolist()):
                 part = array[offsets[one] : offsets[other]]
                 found.update(part.reshape(-1).view(np.uint8).data)
-                mapped.drop(part)
+                mapped.evict(part)
             return found.hexdigest()
 
         edges = self._edges(CHAPTER_VISITS)

@@ -1,6 +1,6 @@
-"""Arrays in memory-mapped files, and how much of them stays in memory.
+"""Arrays in memory-mapped files, and a limit on how much of them stays resident.
 
-A page that was dropped comes back from its file when it is touched: dropping one never changes a number.
+An evicted page is read again from its file when it is accessed: evicting one never changes a value.
 """
 
 import math
@@ -20,57 +20,57 @@ import numpy as np
 from phenotaste.errors import InputError
 
 PAGE = mmap.ALLOCATIONGRANULARITY
-LOOK_EVERY = 0.01  # seconds: a disk brings some 30 MB in that time
-LOOK_CLOSELY = 0.002  # where nearly all is held: the system's own cache brings many times as much
-NEARLY = 0.8  # of what is allowed
+POLL_INTERVAL = 0.01  # seconds; a disk delivers about 30 MB in that time
+SHORT_POLL_INTERVAL = 0.002  # near the limit: the page cache delivers many times as much
+NEAR_LIMIT = 0.8  # of the limit
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", 1)}
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 
-_mapped: WeakKeyDictionary[mmap.mmap, int] = WeakKeyDictionary()  # files whose pages may be dropped
+_mapped: WeakKeyDictionary[mmap.mmap, int] = WeakKeyDictionary()  # file descriptors of the evictable maps
 
 
-class Span(NamedTuple):
-    """Where an array lies in a memory-mapped file, in whole pages."""
+class PageRange(NamedTuple):
+    """The pages of a memory-mapped file that hold an array."""
 
     map: mmap.mmap
     first: int
     length: int
 
 
-def bytes_of(size: str | int) -> int:
-    """A number of bytes, or a text such as 4GB, 512MiB or 1.5G."""
+def parse_bytes(size: str | int) -> int:
+    """Return a number of bytes given as an integer or as text such as 4GB, 512MiB or 1.5G."""
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
-    found = SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is None or float(found[1]) <= 0 or found[2].upper() == "I":
-        raise InputError(f"{size!r} is no amount of memory: write it like 4GB or 512MB.")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    match = SIZE.fullmatch(size) if isinstance(size, str) else None
+    if match is None or float(match[1]) <= 0 or match[2].upper() == "I":
+        raise InputError(f"{size!r} is not an amount of memory; write it like 4GB or 512MB.")
+    return int(float(match[1]) * UNITS[match[2].upper()])
 
 
-def in_words(count: float) -> str:
-    """Bytes for a reader, rounded up so that asking for what is written suffices."""
+def format_bytes(count: float) -> str:
+    """Format a number of bytes, rounded up so that the amount printed is never too small."""
     if count < 10**9:
         return f"{-(-int(count) // 10**6):,} MB"
     return f"{-(-int(count) // 10**7) / 100:,.2f} GB"
 
 
 def register(array: np.ndarray, path: str | os.PathLike[str]) -> None:
-    """Let the pages of the file that an array is mapped from be dropped when memory is short.
+    """Allow the pages of the file that an array is mapped from to be evicted.
 
-    For shared maps only: what was written to a private one is nowhere else.
+    For shared maps only: evicting a private map would lose what was written to it.
     """
-    span = span_of(array)
-    if span is not None and span.map not in _mapped:
+    pages = page_range(array)
+    if pages is not None and pages.map not in _mapped:
         file = os.open(path, os.O_RDONLY)
-        _mapped[span.map] = file
-        finalize(span.map, os.close, file)
+        _mapped[pages.map] = file
+        finalize(pages.map, os.close, file)
 
 
-def in_a_file(shape: tuple[int, ...], dtype: Any, folder: Path, name: str | None = None) -> np.ndarray:
-    """A new array in a file that only its owner can read; without a name it goes with the array, come what may.
+def create_mapped(shape: tuple[int, ...], dtype: Any, folder: Path, name: str | None = None) -> np.ndarray:
+    """Create an array in a new file that only its owner can read; without a name the file is already unlinked.
 
-    The room on the disk is taken at once: a mapped file that finds the disk full later ends the process.
+    The disk space is allocated at once: a mapped file that hits a full disk later kills the process.
     """
     size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
     try:
@@ -80,8 +80,8 @@ def in_a_file(shape: tuple[int, ...], dtype: Any, folder: Path, name: str | None
             path = str(folder / name)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            reserve(file, size)
-            array = mapped(path, shape, dtype)
+            _allocate(file, size)
+            array = open_mapped(path, shape, dtype)
         except BaseException:
             os.unlink(path)
             raise
@@ -93,13 +93,13 @@ def in_a_file(shape: tuple[int, ...], dtype: Any, folder: Path, name: str | None
     except OSError as error:
         reason = (error.strerror or "the system refused").lower()
         raise InputError(
-            f"{folder} could not take {in_words(size)} of courses and scores: {reason}; free some of the disk, "
-            "or work elsewhere."
+            f"{format_bytes(size)} could not be allocated in {folder}: {reason}; free disk space or choose "
+            "another folder."
         ) from None
 
 
-def mapped(path: str | Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array in a file that is there already, to be written to."""
+def open_mapped(path: str | Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Map an existing file as a writable array."""
     if math.prod(shape) == 0:
         return np.zeros(shape, dtype)
     array = np.memmap(path, dtype, "r+", shape=shape)
@@ -107,59 +107,59 @@ def mapped(path: str | Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return array.view(np.ndarray)
 
 
-def reserve(file: int, size: int) -> None:
+def _allocate(file: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
     else:
         os.truncate(file, size)
 
 
-def span_of(array: np.ndarray) -> Span | None:
-    """None for an array in plain memory."""
+def page_range(array: np.ndarray) -> PageRange | None:
+    """Return the pages that hold an array, None for an array that is not mapped from a file."""
     root: Any = array
     while isinstance(root.base, np.ndarray):
         root = root.base
     if not isinstance(root.base, mmap.mmap):
         return None
-    begin = address(array) - address(root)
+    begin = data_address(array) - data_address(root)
     first = begin // PAGE * PAGE
-    return Span(root.base, first, min(begin + array.nbytes, len(root.base)) - first)
+    return PageRange(root.base, first, min(begin + array.nbytes, len(root.base)) - first)
 
 
-def address(array: np.ndarray) -> int:
+def data_address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def drop(array: np.ndarray) -> None:
-    """Forget the pages of an array, which must lie in one stretch; what was written to them stays written.
+def evict(array: np.ndarray) -> None:
+    """Release the pages of a contiguous array; what was written to them is kept.
 
-    The system forgets them too, or begins to write them out, and forgets them when told once more.
+    Clean pages leave the page cache too; for dirty pages write-back begins, and a second call releases them.
     """
-    span = span_of(array) if array.size else None
-    if span is not None and hasattr(mmap, "MADV_DONTNEED"):
-        span.map.madvise(mmap.MADV_DONTNEED, span.first, span.length)
-        if span.map in _mapped:
-            os.posix_fadvise(_mapped[span.map], span.first, span.length, os.POSIX_FADV_DONTNEED)
+    pages = page_range(array) if array.size else None
+    if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+        pages.map.madvise(mmap.MADV_DONTNEED, pages.first, pages.length)
+        if pages.map in _mapped:
+            os.posix_fadvise(_mapped[pages.map], pages.first, pages.length, os.POSIX_FADV_DONTNEED)
 
 
-def fetch(array: np.ndarray) -> None:
-    """Begin to read the pages of an array that is about to be used."""
-    span = span_of(array) if array.size else None
-    if span is not None and span.map in _mapped and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(_mapped[span.map], span.first, span.length, os.POSIX_FADV_WILLNEED)
+def prefetch(array: np.ndarray) -> None:
+    """Start reading the pages of an array that is about to be used."""
+    pages = page_range(array) if array.size else None
+    if pages is not None and pages.map in _mapped and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(_mapped[pages.map], pages.first, pages.length, os.POSIX_FADV_WILLNEED)
 
 
 def flush(array: np.ndarray) -> None:
-    """Have a whole mapped array on the disk for good."""
-    span = span_of(array)
-    if span is not None:
-        span.map.flush()
+    """Write the file that an array is mapped from to the disk."""
+    pages = page_range(array)
+    if pages is not None:
+        pages.map.flush()
 
 
 def resident_bytes() -> int:
-    """Memory of this process now; 0 where the system does not tell."""
+    """Return the resident memory of this process, 0 where the system does not report it."""
     try:
-        statm = os.open("/proc/self/statm", os.O_RDONLY)  # in the plainest way: somebody looks often
+        statm = os.open("/proc/self/statm", os.O_RDONLY)  # unbuffered: this is polled
         try:
             return int(os.read(statm, 200).split()[1]) * mmap.PAGESIZE
         finally:
@@ -168,7 +168,8 @@ def resident_bytes() -> int:
         return 0
 
 
-def drop_all() -> None:
+def evict_all() -> None:
+    """Release the pages of all registered maps."""
     if hasattr(mmap, "MADV_DONTNEED"):
         for file in list(_mapped):
             with suppress(ValueError):  # closed meanwhile
@@ -176,25 +177,25 @@ def drop_all() -> None:
 
 
 @contextmanager
-def ceiling(most: int) -> Iterator[None]:
-    """While this lasts, drop all mapped pages whenever the process holds more than `most` bytes.
+def evict_above(limit: int) -> Iterator[None]:
+    """Evict all mapped pages whenever the resident memory exceeds `limit` bytes, until the block ends.
 
-    Whoever reads a file front to back, the checks of a cohort or a save, need not know that it is larger than memory.
+    Code that reads a file sequentially, such as cohort checks or a save, need not handle files larger than memory.
     """
-    over = threading.Event()
+    done = threading.Event()
 
-    def look() -> None:
-        pause = LOOK_EVERY
-        while not over.wait(pause):
-            held = resident_bytes()
-            pause = LOOK_EVERY if held < NEARLY * most else LOOK_CLOSELY
-            if held > most:
-                drop_all()
+    def poll() -> None:
+        interval = POLL_INTERVAL
+        while not done.wait(interval):
+            resident = resident_bytes()
+            interval = POLL_INTERVAL if resident < NEAR_LIMIT * limit else SHORT_POLL_INTERVAL
+            if resident > limit:
+                evict_all()
 
-    looking = threading.Thread(target=look, name="memory ceiling", daemon=True)
-    looking.start()
+    thread = threading.Thread(target=poll, name="memory limit", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        over.set()
-        looking.join()
+        done.set()
+        thread.join()

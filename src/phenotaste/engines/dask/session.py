@@ -171,8 +171,8 @@ class Cluster:
         free = self.job.folder.free()
         if free is not None and needed > free:
             raise InputError(
-                f"{self.job.folder.url} has {mapped.in_words(free)} left and the courses need "
-                f"{mapped.in_words(needed)}: free some of the disk, or work elsewhere."
+                f"{self.job.folder.url} has {mapped.format_bytes(free)} left and the courses need "
+                f"{mapped.format_bytes(needed)}: free some of the disk, or work elsewhere."
             )
 
     def sweep(self) -> None:
@@ -244,7 +244,7 @@ class Cluster:
         if np.prod(shape) * np.dtype(dtype).itemsize < LARGE:
             return np.empty(shape, dtype)
         folder = self.job.folder.url if self.job.folder.local else tempfile.gettempdir()
-        return mapped.in_a_file(shape, dtype, Path(folder))
+        return mapped.create_mapped(shape, dtype, Path(folder))
 
     def _read(self, name: str) -> Array:
         try:
