@@ -85,10 +85,10 @@ def test_a_heading_is_found_by_its_anchor_and_no_other(tmp_path):
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE_BY_STUDIES], ids=name_of)
 def test_every_page_ends_with_a_next_step(page):
     text = page.read_text(encoding="utf-8")
-    last = re.split(r"^(?=## Next$|Next: )", text, flags=re.MULTILINE)
-    assert len(last) > 1, "say at the end where to go on: a section “Next”, or a line “Next: …”"
+    last = re.split(r"^(?=## Next steps$)", text, flags=re.MULTILINE)
+    assert len(last) > 1, "the last section is “Next steps”"
     end = MarkdownIt().parse(last[-1])
-    assert sum(token.type == "heading_open" for token in end) <= 1, "“Next” comes last"
+    assert sum(token.type == "heading_open" for token in end) <= 1, "no section follows “Next steps”"
     assert links_of(end)
 
 
