@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from phenotaste.errors import InputError
     from phenotaste.taste import TASTE
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["TASTE", "Cohort", "InputError", "baselines", "metrics", "prediction", "selection", "simulate"]
 
 _HOMES = {"Cohort": "phenotaste.cohort", "TASTE": "phenotaste.taste", "InputError": "phenotaste.errors"}

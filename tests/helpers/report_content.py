@@ -20,7 +20,7 @@ def made_up_content(n_phenotypes=5, n_features=None, seed=0, **changes):
     places = rng.uniform(0, 1, (n_phenotypes, 2)).round(3)
     content = {
         "format": 1,
-        "version": "0.1.0",
+        "version": "0.2.0",
         "title": "Heart failure in primary care",
         "fingerprint": FINGERPRINT,
         "fewest": 11,
