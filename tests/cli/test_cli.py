@@ -1,4 +1,4 @@
-"""The real command in a process of its own: files, exit statuses, JSON, refusals, interruption."""
+"""The installed command in a separate process: files, exit statuses, JSON, errors, interruption."""
 
 import contextlib
 import inspect
@@ -29,7 +29,7 @@ def run(*arguments, folder=None, columns="80"):
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """The command within this process, which spares loading everything anew."""
+    """Runs the command within this process, which saves importing everything again."""
 
     def run_here(*arguments, folder):
         monkeypatch.setattr(sys, "argv", ["phenotaste", *map(str, arguments)])
@@ -43,7 +43,7 @@ def call(monkeypatch, capsys):
 
 
 def refused(done, *words, status=1):
-    """One sentence on standard error, and nothing else anywhere."""
+    """Assert one sentence on standard error and no other output."""
     assert done.returncode == status, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("Error: ")
@@ -52,20 +52,20 @@ def refused(done, *words, status=1):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a cohort of patients with telling names, and a model fitted on it by the command."""
+def workdir(tmp_path_factory):
+    """A folder with a cohort whose names are hostile to HTML and terminals, and a model fitted by the command."""
     folder = tmp_path_factory.mktemp("cli")
-    made, _ = simulate.heart_failure(120, random_state=1)
-    names = [HOSTILE, "[bold]\x1b[2Jname", *made.feature_names[2:]]
-    ids = [f"patient-{k:04d}" for k in range(len(made))]
+    simulated, _ = simulate.heart_failure(120, random_state=1)
+    names = [HOSTILE, "[bold]\x1b[2Jname", *simulated.feature_names[2:]]
+    ids = [f"patient-{k:04d}" for k in range(len(simulated))]
     cohort = Cohort(
-        made.visits,
-        made.offsets,
-        made.static,
+        simulated.visits,
+        simulated.offsets,
+        simulated.static,
         patient_ids=ids,
-        visit_times=made.visit_times,
+        visit_times=simulated.visit_times,
         feature_names=names,
-        static_names=made.static_names,
+        static_names=simulated.static_names,
     )
     cohort.save(folder / "cohort")
     done = run("fit", "cohort", "--rank", 3, "--out", "model", "--threads", 1, folder=folder)
@@ -86,11 +86,11 @@ def test_help_is_quick_to_load_and_shows_an_example(call):
         assert f"phenotaste {command} " in text
         assert "--json" in text
     assert call("--version", folder=".").stdout.startswith("phenotaste 0.")
-    assert not app.pretty_exceptions_enable  # they would print local variables, patients' data among them
+    assert not app.pretty_exceptions_enable  # they print local variables, which may hold patient data
 
 
 def test_options_are_the_estimators():
-    """The command's words and defaults are written down twice; they must stay the same."""
+    """The command repeats the values and defaults of the estimator; both must agree."""
     kinds = {"weights": "Weights", "solver": "Solver", "init": "Init", "dtype": "Dtype"}
     for name, kind in kinds.items():
         assert tuple(getattr(options, f"{kind}Choice")) == TASTE._choices[name]
@@ -100,8 +100,8 @@ def test_options_are_the_estimators():
             assert option.default == estimator[name].default, name
 
 
-def test_fit_saves_a_model_and_says_how_it_went(place):
-    text = (place / "fit.txt").read_text()
+def test_fit_saves_a_model_and_prints_a_summary(workdir):
+    text = (workdir / "fit.txt").read_text()
     for label in (
         "Patients         120",
         "Visits",
@@ -112,15 +112,15 @@ def test_fit_saves_a_model_and_says_how_it_went(place):
         "Outcome",
     ):
         assert label in text
-    cohort = Cohort.load(place / "cohort")
-    model, expected = TASTE.load(place / "model"), TASTE(3, random_state=0).fit(cohort)
+    cohort = Cohort.load(workdir / "cohort")
+    model, expected = TASTE.load(workdir / "model"), TASTE(3, random_state=0).fit(cohort)
     np.testing.assert_array_equal(model.V_, expected.V_)
-    assert not (place / "model" / "patients.safetensors").exists()
+    assert not (workdir / "model" / "patients.safetensors").exists()
 
 
-def test_fit_json_is_one_object_and_nothing_else(place):
+def test_fit_json_is_one_object_and_nothing_else(workdir):
     short = ("--max-iter", 3, "--mu", 0)
-    done = run("fit", "cohort", "--rank", 2, "--out", "m-json", *short, "--json", folder=place)
+    done = run("fit", "cohort", "--rank", 2, "--out", "m-json", *short, "--json", folder=workdir)
     assert done.stderr.startswith("Note: mu=0 drops the uniqueness term")
     assert done.stderr.count("\n") == 1
     record = json.loads(done.stdout)
@@ -130,27 +130,27 @@ def test_fit_json_is_one_object_and_nothing_else(place):
     assert "raise max_iter" in record["advice"]
     assert record["iterations"] == 3
     assert record["seconds"] > 0
-    assert record["objective"] == pytest.approx(TASTE.load(place / "m-json").loss_curve_[-1])
+    assert record["objective"] == pytest.approx(TASTE.load(workdir / "m-json").loss_curve_[-1])
 
 
-def test_plan_says_what_a_fit_takes_and_writes_nothing(call, place):
-    before = sorted(place.iterdir())
-    done = call("fit", "cohort", "--rank", "2", "--plan", "--json", folder=place)
+def test_plan_prints_an_estimate_and_writes_nothing(call, workdir):
+    before = sorted(workdir.iterdir())
+    done = call("fit", "cohort", "--rank", "2", "--plan", "--json", folder=workdir)
     expected = json.loads(done.stdout)
     assert expected["memory"] > 0
     assert expected["most_seconds"] == pytest.approx(200 * expected["seconds_per_iteration"])
-    assert sorted(place.iterdir()) == before
-    assert "GiB" in call("fit", "cohort", "--plan", folder=place).stdout
+    assert sorted(workdir.iterdir()) == before
+    assert "GiB" in call("fit", "cohort", "--plan", folder=workdir).stdout
 
 
-def test_fit_includes_patients_only_when_asked_and_replaces_only_when_asked(call, place):
+def test_fit_includes_patients_and_overwrites_only_on_request(call, workdir):
     arguments = ("fit", "cohort", "--rank", 2, "--max-iter", 2, "--out", "m-twice")
-    first = call(*arguments, folder=place)
+    first = call(*arguments, folder=workdir)
     assert "max iter. The objective was still falling" in " ".join(first.stdout.split())
-    refused(call(*arguments, folder=place), "m-twice exists already", "--overwrite")
-    assert call(*arguments, "--overwrite", "--include-patients", folder=place).returncode == 0
-    assert TASTE.load(place / "m-twice").W_.shape == (120, 2)
-    refused(call(*arguments[:-1], "cohort", "--overwrite", folder=place), "cohort does not hold")
+    refused(call(*arguments, folder=workdir), "m-twice exists already", "--overwrite")
+    assert call(*arguments, "--overwrite", "--include-patients", folder=workdir).returncode == 0
+    assert TASTE.load(workdir / "m-twice").W_.shape == (120, 2)
+    refused(call(*arguments[:-1], "cohort", "--overwrite", folder=workdir), "cohort does not hold")
 
 
 @pytest.mark.parametrize(
@@ -169,23 +169,23 @@ def test_fit_includes_patients_only_when_asked_and_replaces_only_when_asked(call
         (["score", "model", "cohort", "--out", "cohort"], "within a folder that is read"),
         (["score", "model", "cohort", "--out", "broken"], "is not a file"),
         (["score", "model", "cohort", "--out", "x", "--courses", "x"], "both scores and courses"),
-        (["score", "model", "cohort", "--out", "x.csv"], "let it end in .parquet"),
-        (["score", "model", "cohort", "--out", "x", "--courses", "x.CSV"], "let it end in .parquet"),
+        (["score", "model", "cohort", "--out", "x.csv"], "end its name in .parquet"),
+        (["score", "model", "cohort", "--out", "x", "--courses", "x.CSV"], "end its name in .parquet"),
         (["score", "model", "narrow", "--out", "x.parquet"], "static features"),
         (["demo", "--out", "."], "not from an earlier demo"),
     ],
 )
-def test_bad_input_is_refused_with_one_sentence(call, place, arguments, words):
-    broken, narrow = place / "broken", place / "narrow"
+def test_invalid_input_is_refused_with_one_sentence(call, workdir, arguments, words):
+    broken, narrow = workdir / "broken", workdir / "narrow"
     if not broken.exists():
-        Cohort.load(place / "cohort").save(broken)
+        Cohort.load(workdir / "cohort").save(broken)
         with open(broken / "cohort.safetensors", "r+b") as file:
             file.seek(2000)
             file.write(b"\xff\x00\xff")
         Cohort([[1.0, 2.0]], [0, 1], feature_names=["a", "b"]).save(narrow)
-    before = sorted(os.listdir(place))
-    refused(call(*arguments, folder=place), words)
-    assert sorted(os.listdir(place)) == before
+    before = sorted(os.listdir(workdir))
+    refused(call(*arguments, folder=workdir), words)
+    assert sorted(os.listdir(workdir)) == before
 
 
 @pytest.mark.parametrize(
@@ -199,20 +199,20 @@ def test_bad_input_is_refused_with_one_sentence(call, place, arguments, words):
         ["fit", "cohort", "--out", "x", "--seed", "-1"],
     ],
 )
-def test_misuse_is_status_two(call, place, arguments):
-    done = call(*arguments, folder=place)
+def test_invalid_usage_is_status_two(call, workdir, arguments):
+    done = call(*arguments, folder=workdir)
     assert done.returncode == 2
     assert "Usage: phenotaste" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_scores_are_those_of_transform(place):
+def test_scores_are_those_of_transform(workdir):
     done = run(
-        "score", "model", "cohort", "--out", "s.parquet", "--courses", "c.parquet", "--json", folder=place
+        "score", "model", "cohort", "--out", "s.parquet", "--courses", "c.parquet", "--json", folder=workdir
     )
     assert json.loads(done.stdout)["patients"] == 120
-    model, cohort = TASTE.load(place / "model"), Cohort.load(place / "cohort")
-    scores, found = pd.read_parquet(place / "s.parquet"), model.project(cohort)
+    model, cohort = TASTE.load(workdir / "model"), Cohort.load(workdir / "cohort")
+    scores, found = pd.read_parquet(workdir / "s.parquet"), model.project(cohort)
     assert list(scores["patient"]) == list(cohort.patient_ids)
     np.testing.assert_array_equal(
         scores[["phenotype_1", "phenotype_2", "phenotype_3"]], model.transform(cohort)
@@ -225,61 +225,61 @@ def test_scores_are_those_of_transform(place):
         np.testing.assert_allclose(row["intensity_1":"intensity_3"].astype(float), strength / np.sqrt(len(U)))
         assert row["visits"] == len(U)
     np.testing.assert_allclose(scores["loss"].sum(), found.loss)
-    courses = pd.read_parquet(place / "c.parquet")
+    courses = pd.read_parquet(workdir / "c.parquet")
     np.testing.assert_array_equal(courses[["phenotype_1", "phenotype_2", "phenotype_3"]], found.U)
     np.testing.assert_array_equal(np.array(courses["time"], "M8[D]"), cohort.visit_times)
     one = courses[courses["patient"] == "patient-0007"]
     assert list(one["visit"]) == list(range(1, len(one) + 1))
     for name in ("s.parquet", "c.parquet"):
-        assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE((workdir / name).stat().st_mode) == 0o600
 
 
-def test_score_counts_what_does_not_match_and_flags_short_histories(call, place):
-    cohort = Cohort.load(place / "cohort")
+def test_score_counts_unmatched_features_and_flags_short_histories(call, workdir):
+    cohort = Cohort.load(workdir / "cohort")
     other = Cohort(
         np.ones((3, 2)),
         [0, 1, 1, 3],
         cohort.static[:3],
-        feature_names=[HOSTILE, "unheard of"],
+        feature_names=[HOSTILE, "unknown"],
         static_names=cohort.static_names,
     )
-    other.save(place / "other")
-    done = call("score", "model", "other", "--out", "o.parquet", folder=place)
+    other.save(workdir / "other")
+    done = call("score", "model", "other", "--out", "o.parquet", folder=workdir)
     assert "Unknown features  1 (not in the model, dropped)" in done.stdout
-    assert "Absent features   322 (not in the cohort, taken as zero)" in done.stdout
-    scores = pd.read_parquet(place / "o.parquet")
+    assert "Absent features   322 (not in the cohort, set to zero)" in done.stdout
+    scores = pd.read_parquet(workdir / "o.parquet")
     assert scores["short_history"].all()
     empty = scores.iloc[1]["share_1":"intensity_3"]
     assert (empty == 0).all()
 
 
-def test_interruption_ends_in_one_line_and_leaves_nothing(place):
+def test_interruption_prints_one_line_and_leaves_no_files(workdir):
     command = [*COMMAND, "fit", "cohort", "--out", "m-stopped", "--tol", "0", "--max-iter", "1000000"]
-    screen, terminal = os.openpty()  # on a terminal the bar tells when the fit is under way
+    screen, terminal = os.openpty()  # the bar on a terminal shows when the fit has started
     child = subprocess.Popen(
         [*command, "--threads", "1"],
-        cwd=place,
+        cwd=workdir,
         stdout=subprocess.PIPE,
         stderr=terminal,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
-        # A test runner in the background may have told its children to ignore the signal.
+        # A test runner in the background may make its children ignore the signal.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(terminal)
     try:
         read_until(screen, "iteration 2")
         child.send_signal(signal.SIGINT)
-        seen = read_until(screen, "left behind.")
+        seen = read_until(screen, "files were left.")
         assert child.wait(timeout=60) == 130
         assert child.stdout.read() == b""
     finally:
         child.kill()
     assert "Traceback" not in seen
-    assert not [name for name in os.listdir(place) if "m-stopped" in name]
+    assert not [name for name in os.listdir(workdir) if "m-stopped" in name]
 
 
 def read_until(screen, words):
-    """What a terminal shows until the words appear; the end of the programme is the end of it."""
+    """Read the terminal until the words appear or the process ends."""
     seen = ""
     with contextlib.suppress(OSError):
         while words not in seen:
@@ -290,17 +290,19 @@ def read_until(screen, words):
 
 @pytest.mark.parametrize(("redirect", "complaint"), [("| true", ""), ("> /dev/full", "no space left")])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_who_leaves_is_no_error(place, redirect, complaint, unbuffered):
+def test_a_closed_pipe_is_not_an_error(workdir, redirect, complaint, unbuffered):
     for arguments in ("--version", *(["score model cohort --out p.parquet"] if unbuffered else [])):
         command = f"{sys.executable} -m phenotaste.cli {arguments} {redirect}"
         environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(command, shell=True, cwd=place, capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            command, shell=True, cwd=workdir, capture_output=True, text=True, env=environment
+        )
         assert complaint in done.stderr
         assert done.stderr.count("\n") == (1 if complaint else 0), done.stderr
 
 
-def test_names_from_the_data_do_not_steer_the_terminal(capsys):
-    from phenotaste.cli.printing import print_phenotypes
+def test_names_from_the_data_do_not_control_the_terminal(capsys):
+    from phenotaste.cli.terminal import print_phenotypes
 
     rows = [(1, "temporal", "[bold]\x1b[2J\x07name", 1.0), (1, "static", "long_name_" * 20, 0.5)]
     table = pd.DataFrame(rows, columns=["phenotype", "kind", "feature", "weight"])
@@ -313,7 +315,7 @@ def test_names_from_the_data_do_not_steer_the_terminal(capsys):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_demo_prints_the_tables_and_makes_everything_again(tmp_path):
+def test_demo_prints_the_tables_and_can_be_repeated(tmp_path):
     arguments = ("demo", "--out", "my demo", "--patients", 150)
     first = run(*arguments, folder=tmp_path, columns="120")
     assert first.returncode == 0, first.stderr
@@ -338,7 +340,7 @@ def test_demo_prints_the_tables_and_makes_everything_again(tmp_path):
         '"course":{"visits":{"x"',
         '"profile":[{"feature"',
     ):
-        assert part in page  # the page tells of the cohort's patients and their labels
+        assert part in page  # the page describes the patients of the cohort and their labels
     assert record["similarity"]["temporal"] > 0.8
     assert {row["kind"] for row in record["definitions"]} == {"temporal", "static"}
     assert len(pd.read_parquet(tmp_path / record["scores"])) == 150

@@ -87,7 +87,7 @@ def test_labels_of_a_file_are_matched_by_patient(call, place):
         (("--labels", "twice.csv"), "two rows for one patient"),
         (("--labels", "words.csv"), "not a number"),
         (("--labels", "unnamed.csv"), "no column label"),
-        (("--labels", "torn.parquet"), "neither a CSV nor a Parquet"),
+        (("--labels", "torn.parquet"), "neither a valid CSV nor a valid Parquet"),
         (("--labels", "nowhere.csv"), "nowhere.csv"),
         (("--tol", -1), "tol=-1"),
     ],

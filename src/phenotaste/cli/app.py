@@ -1,4 +1,4 @@
-"""The commands under one name, and what becomes of everything that can go wrong: a sentence and an exit status."""
+"""The `phenotaste` command: its subcommands, and the conversion of errors to one sentence and an exit status."""
 
 import os
 import sys
@@ -22,30 +22,30 @@ from phenotaste.cli.select import select
 from phenotaste.cli.study import study
 from phenotaste.errors import InputError
 
-REFUSED, INTERRUPTED = 1, 130
+FAILED, INTERRUPTED = 1, 130
 
 
 class Commands(TyperGroup):
-    """Runs a command; what it should say on the way are plain lines."""
+    """Runs a subcommand and prints warnings as plain lines."""
 
     def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = print_note
-            for category in (DeprecationWarning, FutureWarning):  # libraries speak to programmers with these
+            for category in (DeprecationWarning, FutureWarning):  # meant for programmers
                 warnings.simplefilter("ignore", category)
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                typer.echo("Stopped; nothing half-written is left behind.", err=True)
+                typer.echo("Interrupted; no incomplete files were left.", err=True)
                 raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
     cls=Commands,
-    help="Phenotypes from visits and static facts: TASTE factorisation of health records.",
+    help="Phenotypes from visits and static features: TASTE factorisation of health records.",
     epilog="Start with:  phenotaste demo",
     no_args_is_help=True,
-    rich_markup_mode=None,  # boxes leave no room for the text at 80 columns
+    rich_markup_mode=None,  # boxes take too much of 80 columns
     pretty_exceptions_enable=False,  # they print local variables, which may hold patients' data
 )
 app.add_typer(cohort)
@@ -55,8 +55,8 @@ for command in (demo, fit, score, export, select, predict, report, study, doctor
     app.command()(command)
 
 
-def show_version(wanted: bool) -> None:
-    if wanted:
+def show_version(requested: bool) -> None:
+    if requested:
         from phenotaste.doctor import bug_report
 
         for name, version in bug_report():
@@ -65,50 +65,58 @@ def show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def every_command(
+def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the versions.", callback=show_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print version information.",
+            callback=show_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
-    """What stands before the name of a command."""
+    """Options that precede the name of a command."""
 
 
 def main() -> NoReturn:
-    """Run the command line; the exit status is 0 done, 1 refused, 2 misused, 130 interrupted."""
+    """Run the command line; exit status 0 success, 1 error, 2 invalid usage, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal may lack letters that names have
+            stream.reconfigure(errors="replace")  # the terminal's encoding may lack characters of names
     try:
         app(prog_name="phenotaste")
     except SystemExit as end:
         status = end.code
     except InputError as error:
-        status = refuse(str(error))
+        status = fail(str(error))
     except MemoryError:
-        status = refuse("There is not enough memory: use a larger machine, or fewer patients or phenotypes.")
+        status = fail(
+            "Out of memory: use fewer patients or phenotypes, --memory, or a machine with more memory."
+        )
     except OSError as error:
-        status = refuse(os_sentence(error))
+        status = fail(os_sentence(error))
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        # Python would try once more at the end, and complain. A reader who has seen enough is no error.
+        # Python would flush again at exit and report the error. A closed pipe is not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = status or (REFUSED if isinstance(error, BrokenPipeError) else refuse(os_sentence(error)))
+        status = status or (FAILED if isinstance(error, BrokenPipeError) else fail(os_sentence(error)))
     sys.exit(status)
 
 
-def refuse(sentence: str) -> int:
+def fail(sentence: str) -> int:
     typer.echo(f"Error: {sentence}", err=True)
-    return REFUSED
+    return FAILED
 
 
 def os_sentence(error: OSError) -> str:
-    reason = (error.strerror or "the system refused").lower()
-    place = f"{error.filename} could not be used" if error.filename else "The system refused"
-    return f"{place}: {reason}; check the path, the disk and your rights."
+    reason = (error.strerror or "the operating system reported an error").lower()
+    subject = f"{error.filename} cannot be accessed" if error.filename else "The operation failed"
+    return f"{subject}: {reason}; check the path, the disk and your permissions."
 
 
 def print_note(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-    """Warnings as a line for readers, without the place in the code."""
+    """Print a warning as one line, without its location in the code."""
     typer.echo(f"Note: {message}", err=True)

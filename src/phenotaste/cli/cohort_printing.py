@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from phenotaste.cli.printing import console, print_list
+from phenotaste.cli.terminal import console, print_list
 from phenotaste.report.text import readable
 
 if TYPE_CHECKING:

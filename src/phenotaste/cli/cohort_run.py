@@ -31,7 +31,7 @@ class Source:
 
 def run(source: Source, flags: Flags, out: Path) -> None:
     from phenotaste.cli.cohort_printing import as_record, print_built
-    from phenotaste.cli.printing import print_json
+    from phenotaste.cli.terminal import print_json
 
     settings = settings_of(flags, source.name, source.index)
     check_folder(out, flags.overwrite)
@@ -44,7 +44,7 @@ def run(source: Source, flags: Flags, out: Path) -> None:
 
 def build_and_save(source: Source, settings: "Settings", flags: Flags, out: Path) -> "Built":
     from phenotaste import build
-    from phenotaste.cli.progress import step_progress
+    from phenotaste.cli.terminal import step_progress
     from phenotaste.sources.workspace import MEMORY, Workspace, refusing
 
     like = None if flags.like is None else features_of(flags.like)

@@ -54,7 +54,7 @@ def demo(
 
         phenotaste demo --out demo
     """
-    from phenotaste.cli.printing import print_json
+    from phenotaste.cli.terminal import print_json
 
     check_demo_folder(out)
     done = make_demo(out, patients, seed)
@@ -95,7 +95,7 @@ def places(out: Path) -> dict[str, Path]:
 def make_demo(out: Path, patients: int, seed: int) -> Demo:
     """Simulate, fit, and write all files."""
     from phenotaste import TASTE, report, simulate
-    from phenotaste.cli.progress import fit_progress
+    from phenotaste.cli.terminal import fit_progress
     from phenotaste.report.scores import write_scores
 
     began = time.perf_counter()
@@ -149,7 +149,7 @@ def heading(phenotype: "Phenotype") -> str:
 
 
 def print_demo(done: Demo, out: Path) -> None:
-    from phenotaste.cli.printing import print_list, print_phenotypes
+    from phenotaste.cli.terminal import print_list, print_phenotypes
 
     at = places(out)
     print_phenotypes(done.model.phenotypes(), [heading(kind) for kind in done.content.phenotypes])

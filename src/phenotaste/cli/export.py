@@ -123,7 +123,7 @@ def check_output(
 
 
 def print_members(found: "Exported", out: Path, to: str, json_: bool) -> None:
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
 
     if json_:
         files = [str(out / name) for name in found.files]
@@ -148,7 +148,7 @@ def print_members(found: "Exported", out: Path, to: str, json_: bool) -> None:
 
 
 def print_object(patients: "Cohort", out: Path, json_: bool) -> None:
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
 
     if json_:
         counts = {"patients": len(patients), "features": patients.n_features, "visits": patients.n_visits}

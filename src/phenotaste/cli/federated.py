@@ -85,7 +85,7 @@ def init(
         phenotaste federated init work --sites north,south,east --rank 5
     """
     from phenotaste import federated as library
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
 
     settings = library.Settings(
         rank=rank,
@@ -184,7 +184,7 @@ def step(
         phenotaste federated step round-0001.safetensors cohort --site north --state north-private
     """
     from phenotaste import federated as library
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
 
     done = library.step(
         message,
@@ -248,7 +248,7 @@ def combine(
         phenotaste federated combine work round-0001.*.safetensors
     """
     from phenotaste import federated as library
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
 
     done = library.combine(work, answers or (), without=without or (), exchange=exchange)
     if json_:
@@ -299,7 +299,7 @@ def status(
         phenotaste federated status work
     """
     from phenotaste import federated as library
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
 
     found = library.status(path, exchange=exchange)
     if json_:

@@ -1,4 +1,4 @@
-"""`phenotaste fit`: find the phenotypes of a cohort and save the model."""
+"""`phenotaste fit`: fit the phenotypes of a cohort and save the model."""
 
 import os
 import time
@@ -32,51 +32,56 @@ if TYPE_CHECKING:
 def fit(
     cohort: CohortFolder,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to save the model as.", metavar="MODEL", show_default=False)
+        Path | None, typer.Option(help="Folder of the saved model.", metavar="MODEL", show_default=False)
     ] = None,
     rank: Annotated[int, typer.Option(help="Number of phenotypes.")] = 5,
-    lam: Annotated[float, typer.Option(help="Weight of static features against visits.")] = 0.1,
+    lam: Annotated[float, typer.Option(help="Weight of the static features relative to the visits.")] = 0.1,
     mu: Annotated[float, typer.Option(help="Weight of the uniqueness term.")] = 1.0,
     weights: Annotated[
-        WeightsChoice, typer.Option(help="Whether lam and mu are measured against the data's size.")
+        WeightsChoice, typer.Option(help="Whether lam and mu are relative to the size of the data.")
     ] = WeightsChoice.RELATIVE,
-    normalize: Annotated[bool, typer.Option(help="Keep definitions at unit norm.")] = True,
+    normalize: Annotated[bool, typer.Option(help="Normalise the definitions to unit norm.")] = True,
     solver: Annotated[
-        SolverChoice, typer.Option(help="Coordinate descent, or exact block pivoting as in the paper.")
+        SolverChoice,
+        typer.Option(help="Coordinate descent, or exact block principal pivoting as in the paper."),
     ] = SolverChoice.CD,
-    init: Annotated[InitChoice, typer.Option(help="How the definitions start.")] = InitChoice.NMF,
-    n_init: Annotated[int, typer.Option(help="Number of starts; the best is kept.")] = 1,
-    max_iter: Annotated[int, typer.Option(help="Most iterations of a start.")] = 200,
-    tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-5,
-    dtype: Annotated[DtypeChoice, typer.Option(help="Precision of the courses.")] = DtypeChoice.FLOAT64,
+    init: Annotated[InitChoice, typer.Option(help="Initialisation of the definitions.")] = InitChoice.NMF,
+    n_init: Annotated[int, typer.Option(help="Number of starts; the best one is kept.")] = 1,
+    max_iter: Annotated[int, typer.Option(help="Maximum number of iterations per start.")] = 200,
+    tol: Annotated[
+        float, typer.Option(help="Stop at a relative decrease of the objective below this.")
+    ] = 1e-5,
+    dtype: Annotated[
+        DtypeChoice, typer.Option(help="Floating-point type of the courses.")
+    ] = DtypeChoice.FLOAT64,
     device: Annotated[
-        DeviceChoice, typer.Option(help="Where to compute; auto takes a GPU if there is one.")
+        DeviceChoice, typer.Option(help="Device; auto uses a GPU if one is available.")
     ] = DeviceChoice.CPU,
     seed: Seed = 0,
     threads: Threads = None,
     include_patients: Annotated[
-        bool, typer.Option("--include-patients", help="Save the patients' scores and courses too.")
+        bool, typer.Option("--include-patients", help="Also save the scores and courses of the patients.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier MODEL.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing MODEL.")] = False,
     memory: Annotated[
         str | None,
         typer.Option(
-            help="Most memory to use, such as 4GB: courses then lie in files in the work folder.",
+            help="Memory limit, such as 4GB; courses are then stored in files in the work folder.",
             show_default=False,
         ),
     ] = None,
     work: Annotated[
         str | None,
         typer.Option(
-            help="Folder for courses and checkpoints; MODEL.work by default. With --engine, one that all workers "
-            "see, or a URL.",
+            help="Folder for courses and checkpoints; MODEL.work by default. With --engine, a folder shared by "
+            "all workers, or a URL.",
             show_default=False,
         ),
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
-            help="Work on the Dask cluster whose scheduler is there.",
+            help="Address of the scheduler of a Dask cluster to run on.",
             metavar="dask://HOST:PORT",
             show_default=False,
         ),
@@ -86,37 +91,37 @@ def fit(
         typer.Option(help="Folder with ca.pem, cert.pem and key.pem for --engine.", show_default=False),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Talk to --engine on another machine unencrypted.")
+        bool,
+        typer.Option("--insecure", help="Allow an unencrypted connection to --engine on another machine."),
     ] = False,
-    checkpoint_minutes: Annotated[
-        float, typer.Option(help="Keep where the fit stands every so often.", min=0.0)
-    ] = 10.0,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0.0)] = 10.0,
     checkpoint_every: Annotated[
-        int | None, typer.Option(help="Or every so many iterations.", min=1, show_default=False)
+        int | None,
+        typer.Option(help="Iterations between checkpoints.", min=1, show_default=False),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in the work folder.")
+        bool, typer.Option("--resume", help="Resume from the last checkpoint in the work folder.")
     ] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Say what memory and time the fit would take, and do not fit.")
+        bool, typer.Option("--plan", help="Estimate memory and time of the fit without fitting.")
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Find the phenotypes of a cohort and save the model.
+    """Fit the phenotypes of a cohort and save the model.
 
-    The model folder holds nothing about single patients unless --include-patients is given. The work folder
-    does: only you can read it, and it is removed when the model is saved. A fit that was interrupted goes on
-    with --resume, and finds the model that it would have found.
+    The model folder contains nothing about individual patients unless --include-patients is given. The work
+    folder does: it is readable by its owner only, and it is removed when the model is saved. An interrupted
+    fit is resumed with --resume, and its result is bitwise identical to that of an uninterrupted fit.
 
     Example:
 
         phenotaste fit cohort --rank 5 --n-init 5 --out model
 
-    What a large one would take:
+    Estimate the resources of a large fit:
 
         phenotaste fit cohort --rank 40 --plan
 
-    One larger than memory:
+    A cohort larger than memory:
 
         phenotaste fit cohort --rank 40 --out model --memory 4GB
 
@@ -128,7 +133,7 @@ def fit(
         raise typer.BadParameter("say where to save the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
     from phenotaste.cli.cluster import cluster_engine
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
     from phenotaste.engines.checkpoint import Checkpoint
 
     model = TASTE(
@@ -179,7 +184,7 @@ def fit_and_save(
     model: "TASTE", cohort: Path, out: Path, overwrite: bool, include_patients: bool
 ) -> "FitSummary":
     from phenotaste import Cohort
-    from phenotaste.cli.progress import fit_progress
+    from phenotaste.cli.terminal import fit_progress
     from phenotaste.report import fit_summary
 
     check_model_folder(out, overwrite)
@@ -226,7 +231,7 @@ def going_on_told(checkpoint: "Checkpoint") -> Iterator[None]:
 
 def print_plan(model: "TASTE", cohort: Path, json_: bool) -> None:
     from phenotaste import Cohort
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
     from phenotaste.plan import plan
 
     expected = plan(model, Cohort.load(cohort))

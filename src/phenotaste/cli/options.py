@@ -1,10 +1,24 @@
-"""Options that commands share, and the words options accept: here, so that `--help` need not load the estimator."""
+"""Arguments and options that commands share, and the readers of the files they name.
+
+The accepted values are repeated here so that `--help` does not import the estimator.
+"""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from phenotaste.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from phenotaste.cohort import Cohort
+    from phenotaste.factorization import Factorization
+
+FACTORIZATIONS = ("TASTE", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "Spartan")
+LABEL_COLUMNS = ("patient", "label")
 
 CohortFolder = Annotated[
     Path, typer.Argument(help="Folder of a saved cohort.", metavar="COHORT", show_default=False)
@@ -15,13 +29,11 @@ ModelFolder = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ReviewFile = Annotated[
     Path | None,
-    typer.Option(
-        help="The review.json that a report page saved: names, merges, rejections.", show_default=False
-    ),
+    typer.Option(help="A review.json saved by a report page: names, merges, rejections.", show_default=False),
 ]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0, max=2**32 - 1)]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)]
 Threads = Annotated[
-    int | None, typer.Option(help="Threads to use; all cores by default.", min=1, show_default=False)
+    int | None, typer.Option(help="Number of threads; all cores by default.", min=1, show_default=False)
 ]
 
 
@@ -50,3 +62,41 @@ class DeviceChoice(StrEnum):
 class DtypeChoice(StrEnum):
     FLOAT64 = "float64"
     FLOAT32 = "float32"
+
+
+def load_model(path: Path) -> "Factorization":
+    """Load the model in a folder, of TASTE or of a baseline with definitions and scores."""
+    from phenotaste import TASTE, baselines, model_file
+
+    method = model_file.method_of(path)
+    if method not in FACTORIZATIONS:
+        raise InputError(
+            f"{path} holds a model of {method}, which has no report: give one of {', '.join(FACTORIZATIONS)}."
+        )
+    return TASTE.load(path) if method == "TASTE" else getattr(baselines, method).load(path)
+
+
+def labels_from(path: Path, cohort: "Cohort") -> "np.ndarray":
+    """Read the label of each patient of the cohort, matched by id; NaN where the file has none."""
+    import pandas as pd
+
+    try:
+        is_parquet = path.suffix == ".parquet"
+        table = pd.read_parquet(path) if is_parquet else pd.read_csv(path, dtype={"patient": str})
+    except (ValueError, UnicodeDecodeError, ImportError):
+        raise InputError(f"{path} is neither a valid CSV nor a valid Parquet file: write it again.") from None
+    missing = [name for name in LABEL_COLUMNS if name not in table.columns]
+    if missing:
+        raise InputError(f"{path} has no column {' and '.join(missing)}: name its columns patient and label.")
+    ids = table["patient"].astype(str)
+    if ids.duplicated().any():
+        raise InputError(f"{path} has two rows for one patient: keep one label for each.")
+    values = pd.to_numeric(table["label"], errors="coerce")
+    if (values.isna() & table["label"].notna()).any():
+        raise InputError(
+            f"{path} has a label that is not a number: use 0 and 1, and leave unknown labels empty."
+        )
+    labels = pd.Series(values.to_numpy("float64"), index=ids).reindex(cohort.patient_ids.astype(str))
+    if labels.isna().all():
+        raise InputError(f"{path} has no label for any patient of the cohort: compare the ids.")
+    return labels.to_numpy("float64")

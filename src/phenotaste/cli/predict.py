@@ -75,9 +75,8 @@ def predict(
     """
     grid = ranks_of(ranks), numbers_of(lams, "--lams"), numbers_of(mus, "--mus")
     from phenotaste import Cohort, prediction
-    from phenotaste.cli.labels import labels_from
-    from phenotaste.cli.printing import print_json
-    from phenotaste.cli.progress import prediction_progress
+    from phenotaste.cli.options import labels_from
+    from phenotaste.cli.terminal import prediction_progress, print_json
 
     if trusted:
         typer.echo(
@@ -131,7 +130,7 @@ def methods_of(text: str | None, static: bool) -> list[str] | None:
 
 
 def print_evaluation(found: "Evaluation", out: Path) -> None:
-    from phenotaste.cli.printing import print_list
+    from phenotaste.cli.terminal import print_list
     from phenotaste.prediction.methods import LABELS
     from phenotaste.prediction.tables import bounds
 

@@ -72,8 +72,8 @@ def report(
     """
     from phenotaste import Cohort
     from phenotaste import report as reports
-    from phenotaste.cli.models import load_model
-    from phenotaste.cli.progress import step_progress
+    from phenotaste.cli.options import load_model
+    from phenotaste.cli.terminal import step_progress
 
     inputs = tuple(folder for folder in (model, cohort) if folder is not None)
     check_outputs(out, figures, tables, inputs, review, overwrite)
@@ -125,7 +125,7 @@ def check_outputs(
 
 
 def print_report(content: "Content", places: dict[str, Path | None], json_: bool) -> None:
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
 
     files = {name: str(path) for name, path in places.items() if path is not None}
     names = [kind.name or f"Phenotype {kind.number}" for kind in content.phenotypes]

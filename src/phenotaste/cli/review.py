@@ -41,7 +41,7 @@ def compare(
 
         phenotaste review compare anna.json ben.json
     """
-    from phenotaste.cli.printing import print_json
+    from phenotaste.cli.terminal import print_json
     from phenotaste.review import compare as put_side_by_side
 
     found = put_side_by_side(reviews)
@@ -56,7 +56,7 @@ def print_comparison(found: "Comparison") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from phenotaste.cli.printing import console, print_list
+    from phenotaste.cli.terminal import console, print_list
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column(Text("Phenotype"), justify="right")

@@ -1,4 +1,4 @@
-"""`phenotaste score`: the scores of patients under a saved model."""
+"""`phenotaste score`: scores of patients under a saved model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,30 +14,31 @@ NOT_PARQUET = (".csv", ".tsv", ".txt", ".json", ".xlsx")
 def score(
     model: ModelFolder,
     cohort: CohortFolder,
-    out: Annotated[Path, typer.Option(help="Parquet file, a row for each patient.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Parquet file with one row per patient.", show_default=False)],
     courses: Annotated[
-        Path | None, typer.Option(help="Parquet file, a row for each visit.", show_default=False)
+        Path | None, typer.Option(help="Parquet file with one row per visit.", show_default=False)
     ] = None,
     review: ReviewFile = None,
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """Score patients under a saved model, each patient on its own.
+    """Score patients with a saved model.
 
-    Each patient gets a score for every phenotype (phenotype_1, ...), its share of what is explained of the
-    patient (share_1, ...), its intensity whatever the length of the history (intensity_1, ...), the number of
-    visits, whether that is fewer than phenotypes, and the loss. The files are patient-level: only you can
-    read them. An earlier file of the same name is replaced.
+    Patients are scored independently of each other. The columns are, for every phenotype, its score
+    (phenotype_1, ...), its share of what the model explains of the patient (share_1, ...) and its intensity,
+    which does not depend on the length of the history (intensity_1, ...); then the number of visits, whether
+    that is less than the number of phenotypes, and the loss. The files are patient-level and readable by
+    their owner only. An existing file is replaced.
 
     With --review the columns have the reviewer's names (phenotype_Heart failure, ...), merged phenotypes are
-    added up and rejected ones left out.
+    summed and rejected ones omitted.
 
     Example:
 
         phenotaste score model cohort --out scores.parquet
     """
     from phenotaste import TASTE, Cohort
-    from phenotaste.cli.printing import print_json, print_list
+    from phenotaste.cli.terminal import print_json, print_list
     from phenotaste.report.files import check_file
     from phenotaste.report.scores import write_scores
 
@@ -45,25 +46,25 @@ def score(
     if len(set(targets)) < len(targets):
         raise InputError(f"{courses} is given for both scores and courses: choose two files.")
     if review is not None and review.resolve() in targets:
-        raise InputError(f"{review} is the review that is read here: choose another place for the scores.")
+        raise InputError(f"{review} is the review given by --review: choose another file for the scores.")
     for file in (out, courses):
         if file is not None and file.suffix.lower() in NOT_PARQUET:
-            raise InputError(f"{file} would hold Parquet under a misleading name: let it end in .parquet.")
+            raise InputError(f"{file} does not have the suffix of a Parquet file: end its name in .parquet.")
     fitted = TASTE.load(model)
     fitted.n_jobs = threads
     reviewed = None if review is None else fitted.apply_review(review)
-    found = write_scores(reviewed or fitted, Cohort.load(cohort), out, courses)
+    written = write_scores(reviewed or fitted, Cohort.load(cohort), out, courses)
     files = {"scores": str(out)} | ({} if courses is None else {"courses": str(courses)})
     if json_:
         names = {} if reviewed is None else {"names": reviewed.names}
-        print_json({**files, **found._asdict(), **names})
+        print_json({**files, **written._asdict(), **names})
         return
     lines = [] if reviewed is None else [("Phenotypes", "; ".join(reviewed.names))]
     lines += [
-        ("Patients", f"{found.patients:,}"),
-        ("Visits", f"{found.visits:,}"),
-        ("Short histories", f"{found.short_histories:,} (fewer visits than phenotypes)"),
-        ("Unknown features", f"{found.unknown_features:,} (not in the model, dropped)"),
-        ("Absent features", f"{found.absent_features:,} (not in the cohort, taken as zero)"),
+        ("Patients", f"{written.patients:,}"),
+        ("Visits", f"{written.visits:,}"),
+        ("Short histories", f"{written.short_histories:,} (fewer visits than phenotypes)"),
+        ("Unknown features", f"{written.unknown_features:,} (not in the model, dropped)"),
+        ("Absent features", f"{written.absent_features:,} (not in the cohort, set to zero)"),
     ]
-    print_list(f"Scored by {model}", lines + [(name.capitalize(), path) for name, path in files.items()])
+    print_list(f"Scored with {model}", lines + [(name.capitalize(), path) for name, path in files.items()])

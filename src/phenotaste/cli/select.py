@@ -94,8 +94,7 @@ def select(
     """
     grid = ranks_of(ranks), numbers_of(lams, "--lams"), numbers_of(mus, "--mus")
     from phenotaste import selection
-    from phenotaste.cli.printing import print_json
-    from phenotaste.cli.progress import grid_progress
+    from phenotaste.cli.terminal import grid_progress, print_json
 
     try:
         with grid_progress() as callback:
@@ -157,7 +156,7 @@ def numbers_of(text: str, option: str) -> list[float]:
 
 
 def print_selection(found: "Selection", out: Path) -> None:
-    from phenotaste.cli.printing import print_list
+    from phenotaste.cli.terminal import print_list
     from phenotaste.selection.rules import by_rank
 
     chosen = found.as_dict()

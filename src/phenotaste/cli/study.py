@@ -90,8 +90,7 @@ def study(
         phenotaste study recovery --quick --out try
     """
     from phenotaste import studies
-    from phenotaste.cli.printing import print_json
-    from phenotaste.cli.progress import study_progress
+    from phenotaste.cli.terminal import print_json, study_progress
 
     options = studies.Options(
         quick=quick,
@@ -125,7 +124,7 @@ def cells_of(found: "Finished") -> int:
 
 
 def print_study(found: "Finished", out: Path) -> None:
-    from phenotaste.cli.printing import print_list
+    from phenotaste.cli.terminal import print_list
 
     lines = [
         ("Cells", f"{cells_of(found):,}"),
