@@ -115,7 +115,7 @@ bench-scaling: $(BENCH) $(FRESH)
 # On the machine with the GPU: from src/, with the python3 that has torch, installing nothing.
 gpu:
 	@export PYTHONPATH=src:. PYTHONUNBUFFERED=1; failed=0; \
-	  $(PYTHON) -m pytest -m gpu -p no:cacheprovider -o addopts="-ra --strict-markers" tests/engines/test_gpu_device.py || failed=1; \
+	  $(PYTHON) -m pytest -m gpu -p no:cacheprovider -o addopts="-ra --strict-markers" tests/engines/test_cuda_engine.py || failed=1; \
 	  $(PYTHON) -m benchmarks.gpu $(ARGS) || failed=1; exit $$failed
 
 .PHONY: bench-disk

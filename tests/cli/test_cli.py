@@ -13,42 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.cli import COMMAND, refused, run
 from phenotaste import TASTE, Cohort, simulate
-from phenotaste.cli import app, main, options
+from phenotaste.cli import app, options
 from phenotaste.cli import fit as fit_command
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-COMMAND = [sys.executable, "-m", "phenotaste.cli"]
-
-
-def run(*arguments, folder=None, columns="80"):
-    environment = os.environ | {"COLUMNS": columns}
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Runs the command within this process, which saves importing everything again."""
-
-    def run_here(*arguments, folder):
-        monkeypatch.setattr(sys, "argv", ["phenotaste", *map(str, arguments)])
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, end.value.code, printed.out, printed.err)
-
-    return run_here
-
-
-def refused(done, *words, status=1):
-    """Assert one sentence on standard error and no other output."""
-    assert done.returncode == status, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("Error: ")
-    assert done.stderr.count("\n") == 1
-    assert all(word in done.stderr for word in words), done.stderr
 
 
 @pytest.fixture(scope="module")

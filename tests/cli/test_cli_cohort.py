@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -16,75 +15,29 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers import postgres, simulated_cdm
+from helpers.cli import COMMAND, error_line, succeeded
 from helpers.cohorts import SHARED
+from helpers.source_files import source_tables, write_meds, write_omop, write_synpuf, write_synthea
 from phenotaste import TASTE, Cohort, build
 from phenotaste.build import toml
 from phenotaste.build.settings import Groups, Index, Match, Settings, Static
-from phenotaste.cli import cohort_flags, main
+from phenotaste.cli import cohort_flags
 from phenotaste.cli.cohort_flags import Flags, settings_of
 from phenotaste.sources import tables
 from phenotaste.sources.workspace import Workspace
 
-postgres_server = postgres.postgres_server
 SOURCES = ("synpuf", "omop", "meds", "synthea", "tables")
-CODES = ("401.9", "250.00", "428.0", "V58.61", "nonsense")
 
 
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """The command within this process, which spares loading everything anew."""
-
-    def run_here(*arguments, folder=tmp_path):
-        monkeypatch.setattr(sys, "argv", ["phenotaste", *map(str, arguments)])
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, end.value.code, printed.out, printed.err)
-
-    return run_here
-
-
-def done(result):
-    assert result.returncode == 0, result.stderr
-    return result
-
-
-def refused(result, *words, status=1):
-    """Nothing on standard output, one sentence after the steps on standard error, and nothing left behind."""
-    assert result.returncode == status, result.stderr
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert all(line.endswith(" …") for line in lines[:-1]), result.stderr
-    assert lines[-1].startswith("Error: ")
-    assert all(word in lines[-1] for word in words), lines[-1]
+def refused(result, *words):
+    """The error message, without the identifier of a patient in it or in the steps."""
     assert "secret-patient" not in result.stderr
-    return lines[-1]
-
-
-def frames(n_patients=12, seed=0):
-    """Events on eight days a patient, and a row of static facts for each."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for k in range(n_patients):
-        days = pd.Timestamp("2008-01-01") + pd.to_timedelta(np.sort(rng.choice(1000, 8, replace=False)), "D")
-        for day in days:
-            for code in rng.choice(CODES, rng.integers(1, 4), replace=False):
-                rows.append((f"secret-patient-{k}", str(day.date()), code))
-    events = pd.DataFrame(rows, columns=["patient", "time", "code"])
-    static = pd.DataFrame(
-        {
-            "patient": [f"secret-patient-{k}" for k in range(n_patients)],
-            "birth": [f"{1930 + 2 * k}-05-01" for k in range(n_patients)],
-            "sex": ["F", "M"] * (n_patients // 2),
-        }
-    )
-    return events, static
+    return error_line(result, *words)
 
 
 @pytest.fixture
 def files(tmp_path):
-    events, static = frames()
+    events, static = source_tables()
     events.assign(vocabulary="ICD9CM", kind="diagnosis").to_parquet(tmp_path / "E.parquet", index=False)
     static.to_csv(tmp_path / "S.csv", index=False)
     return tmp_path
@@ -93,84 +46,15 @@ def files(tmp_path):
 TABLES = ("cohort", "tables", "--events", "E.parquet", "--static", "S.csv")
 
 
-def write_synpuf(folder):
-    events, static = frames()
-    folder.mkdir()
-    claims = pd.DataFrame(
-        {
-            "DESYNPUF_ID": events.patient,
-            "CLM_ID": range(len(events)),
-            "CLM_FROM_DT": events.time.str.replace("-", ""),
-            "ICD9_DGNS_CD_1": events.code.str.replace(".", ""),
-        }
-    )
-    claims.to_csv(folder / "DE1_0_2008_to_2010_Outpatient_Claims_Sample_1.csv", index=False)
-    people = pd.DataFrame(
-        {
-            "DESYNPUF_ID": static.patient,
-            "BENE_BIRTH_DT": static.birth.str.replace("-", ""),
-            "BENE_SEX_IDENT_CD": [2, 1] * (len(static) // 2),
-            "BENE_RACE_CD": 1,
-            "SP_CHF": [1, 2] * (len(static) // 2),
-        }
-    )
-    people.to_csv(folder / "DE1_0_2008_Beneficiary_Summary_File_Sample_1.csv", index=False)
-
-
-def write_meds(folder):
-    events, static = frames()
-    numbers = {name: number for number, name in enumerate(static.patient)}
-    data = pd.DataFrame(
-        {
-            "subject_id": events.patient.map(numbers),
-            "time": pd.to_datetime(events.time).astype("datetime64[us]"),
-            "code": "ICD9CM//" + events.code,
-            "numeric_value": np.full(len(events), np.nan, np.float32),
-        }
-    )
-    (folder / "data" / "train").mkdir(parents=True)
-    data.to_parquet(folder / "data" / "train" / "0.parquet", index=False)
-    labels = pd.DataFrame(
-        {
-            "subject_id": range(len(static)),
-            "prediction_time": pd.Timestamp("2010-06-01"),
-            "boolean_value": [True, False] * (len(static) // 2),
-        }
-    )
-    labels["prediction_time"] = labels.prediction_time.astype("datetime64[us]")
-    labels.to_parquet(folder / "labels.parquet", index=False)
-
-
-def write_synthea(folder):
-    events, static = frames()
-    folder.mkdir()
-    people = pd.DataFrame({"Id": static.patient, "BIRTHDATE": static.birth, "GENDER": static.sex})
-    people.to_csv(folder / "patients.csv", index=False)
-    visits = events[["patient", "time"]].drop_duplicates().reset_index(drop=True)
-    visits["Id"] = "e" + visits.index.astype(str)
-    visits.rename(columns={"patient": "PATIENT", "time": "START"}).to_csv(
-        folder / "encounters.csv", index=False
-    )
-    rows = events.merge(visits, on=["patient", "time"])
-    rows = rows.rename(columns={"patient": "PATIENT", "time": "START", "code": "CODE", "Id": "ENCOUNTER"})
-    rows.assign(DESCRIPTION="Finding " + rows.CODE).to_csv(folder / "conditions.csv", index=False)
-
-
-def write_omop(folder, cdm=None):
-    folder.mkdir()
-    for name, table in (cdm or simulated_cdm.cdm(n_persons=60, n_events=800)).items():
-        pq.write_table(table, folder / f"{name}.parquet")
-
-
 # --- the lines of the manual -------------------------------------------------------------------------------
 
 
 def test_synpuf(call, tmp_path):
     write_synpuf(tmp_path / "claims")
     line = ("cohort", "synpuf", "claims", "--min-visits", 5, "--min-patients", 5, "--out", "COHORT")
-    text = done(call(*line)).stdout
+    text = succeeded(call(*line)).stdout
     cohort = Cohort.load(tmp_path / "COHORT")
-    events, _ = frames()
+    events, _ = source_tables()
     days = events[events.code != "nonsense"].groupby("patient").time.nunique()
     assert cohort.shape == ((days >= 5).sum(), 4)
     assert cohort.n_visits == days[days >= 5].sum()
@@ -190,7 +74,7 @@ def test_the_synpuf_slice_has_the_size_of_the_independent_build(call, tmp_path):
     for name in ("slice1_beneficiary_2008", "slice1_inpatient", "slice1_outpatient"):
         (tmp_path / "slice" / f"{name}.csv.gz").symlink_to(SHARED / "data" / "desynpuf" / f"{name}.csv.gz")
     line = ("cohort", "synpuf", "slice", "--min-visits", 5, "--min-patients", 5, "--out", "COHORT", "--json")
-    record = json.loads(done(call(*line)).stdout)
+    record = json.loads(succeeded(call(*line)).stdout)
     assert (record["patients"], record["features"]) == (812, 223)
     assert (record["visits"], record["nonzeros"]) == (10_876, 31_964)
 
@@ -219,7 +103,7 @@ def test_omop(call, tmp_path, form):
         "--out",
         "COHORT",
     )
-    done(call(*line))
+    succeeded(call(*line))
     cohort = Cohort.load(tmp_path / "COHORT")
     assert cohort.visit_counts.min() >= 5
     assert "Dx_Condition 201 [201]" in cohort.feature_names
@@ -230,7 +114,7 @@ def test_omop(call, tmp_path, form):
 
 def test_omop_groups_say_what_they_need_of_the_source(call, tmp_path):
     write_omop(tmp_path / "cdm")
-    done(call("cohort", "omop", "cdm", "--ccs", "single", "--atc", 4, "--out", "COHORT"))
+    succeeded(call("cohort", "omop", "cdm", "--ccs", "single", "--atc", 4, "--out", "COHORT"))
     cohort = Cohort.load(tmp_path / "COHORT")
     assert cohort.origin["options"] == {"codes": "source", "drugs": "atc4"}
     assert "Dx_Congestive heart failure; nonhypertensive [108.]" in cohort.feature_names
@@ -242,7 +126,7 @@ def test_omop_with_an_atlas_cohort(call, tmp_path):
     write_omop(tmp_path / "cdm", cdm)
     population = ("--cohort-table", "cohort", "--cohort-id", 7)
     line = ("cohort", "omop", "cdm", *population, "--window", 240, "--short-history", "--out", "COHORT")
-    done(call(*line))
+    succeeded(call(*line))
     settings = toml.from_toml(tmp_path / "COHORT" / "settings.toml")
     assert settings.index == Index(window_months=240, covered=False)
     assert len(Cohort.load(tmp_path / "COHORT")) <= 40
@@ -251,19 +135,19 @@ def test_omop_with_an_atlas_cohort(call, tmp_path):
 def test_omop_index_codes_may_be_of_a_kind_that_makes_no_features(call, tmp_path):
     write_omop(tmp_path / "cdm")
     window = ("--index", "OMOP:8001", "--window", 240, "--gap", 0, "--short-history")
-    done(call("cohort", "omop", "cdm", *window, "--out", "COHORT"))
+    succeeded(call("cohort", "omop", "cdm", *window, "--out", "COHORT"))
     assert not any(name.startswith("Px_") for name in Cohort.load(tmp_path / "COHORT").feature_names)
 
 
 def test_meds(call, tmp_path):
     write_meds(tmp_path / "meds")
-    done(call("cohort", "meds", "meds", "--out", "COHORT"))
+    succeeded(call("cohort", "meds", "meds", "--out", "COHORT"))
     assert Cohort.load(tmp_path / "COHORT").shape == (12, 5)
 
 
 def test_meds_labels_end_the_window(call, tmp_path):
     write_meds(tmp_path / "meds")
-    done(call("cohort", "meds", "meds", "--labels", "meds/labels.parquet", "--out", "COHORT"))
+    succeeded(call("cohort", "meds", "meds", "--labels", "meds/labels.parquet", "--out", "COHORT"))
     cohort = Cohort.load(tmp_path / "COHORT")
     assert set(cohort.labels) == {0.0, 1.0}
     assert cohort.visit_times.max() < np.datetime64("2010-06-01")
@@ -273,7 +157,7 @@ def test_meds_labels_end_the_window(call, tmp_path):
 
 def test_synthea(call, tmp_path):
     write_synthea(tmp_path / "csv")
-    done(call("cohort", "synthea", "csv", "--min-visits", 3, "--out", "COHORT"))
+    succeeded(call("cohort", "synthea", "csv", "--min-visits", 3, "--out", "COHORT"))
     cohort = Cohort.load(tmp_path / "COHORT")
     assert cohort.shape == (12, 5)
     assert cohort.n_visits == 96
@@ -281,23 +165,25 @@ def test_synthea(call, tmp_path):
 
 
 def test_tables(call, files):
-    done(call(*TABLES, "--ccs", "single", "--out", "COHORT"))
+    succeeded(call(*TABLES, "--ccs", "single", "--out", "COHORT"))
     cohort = Cohort.load(files / "COHORT")
     assert cohort.shape == (12, 4)
     assert set(cohort.static_names) >= {"sex=female", "sex=male"}
 
 
 def test_tables_under_other_names(call, tmp_path):
-    events, _ = frames()
+    events, _ = source_tables()
     events.columns = ["pid", "day", "icd"]
     events.to_csv(tmp_path / "E.csv", index=False)
     line = ("cohort", "tables", "--events", "E.csv", "--column", "patient=pid", "--column", "time=day")
-    done(call(*line, "--column", "code=icd", "--vocabulary", "ICD9CM", "--ccs", "single", "--out", "COHORT"))
+    succeeded(
+        call(*line, "--column", "code=icd", "--vocabulary", "ICD9CM", "--ccs", "single", "--out", "COHORT")
+    )
     assert "Dx_Essential hypertension [98.]" in Cohort.load(tmp_path / "COHORT").feature_names
 
 
 def test_python_does_the_same_in_a_few_lines(call, files):
-    done(call(*TABLES, "--ccs", "single", "--min-visits", 6, "--out", "COHORT"))
+    succeeded(call(*TABLES, "--ccs", "single", "--min-visits", 6, "--out", "COHORT"))
     with Workspace() as workspace:
         records = tables.read(workspace, files / "E.parquet", files / "S.csv")
         built = build.cohort(workspace, records, Settings(groups=Groups(ccs="single"), min_visits=6))
@@ -315,7 +201,7 @@ def test_python_does_the_same_in_a_few_lines(call, files):
 
 @pytest.mark.parametrize("source", [None, *SOURCES])
 def test_the_template_is_printed_without_anything_else(call, source):
-    result = done(call("cohort", *([source] if source else []), "--template"))
+    result = succeeded(call("cohort", *([source] if source else []), "--template"))
     assert result.stdout == toml.template(source)
     assert result.stderr == ""
 
@@ -397,8 +283,8 @@ def test_the_saved_settings_build_the_same_cohort_again(call, files):
         "--values",
         "log",
     )
-    done(call(*TABLES, *flags, "--out", "first"))
-    done(call(*TABLES, "--settings", "first/settings.toml", "--out", "second"))
+    succeeded(call(*TABLES, *flags, "--out", "first"))
+    succeeded(call(*TABLES, "--settings", "first/settings.toml", "--out", "second"))
     one, two = Cohort.load(files / "first"), Cohort.load(files / "second")
     assert "Dx_Other things" in one.feature_names
     assert (one.visits != two.visits).nnz == 0
@@ -413,7 +299,7 @@ def test_the_saved_settings_build_the_same_cohort_again(call, files):
 def test_json_and_the_folder_tell_the_same(call, files):
     index = ("--index", "CCS:108", "--gap", 0, "--short-history")
     line = (*TABLES, "--ccs", "single", *index, "--out", "COHORT", "--json")
-    result = done(call(*line))
+    result = succeeded(call(*line))
     record = json.loads(result.stdout)
     cohort = Cohort.load(files / "COHORT")
     assert record["cohort"] == "COHORT"
@@ -432,11 +318,11 @@ def test_odd_data_are_told_and_only_dropped_when_asked(call, files):
     events = pd.read_parquet(files / "E.parquet")
     odd = events.iloc[:3].assign(time=["1900-01-01", "2999-01-01", "2999-01-01"])
     pd.concat([events, odd, events.iloc[:1]]).to_parquet(files / "E.parquet", index=False)
-    text = done(call(*TABLES, "--out", "kept")).stdout
+    text = succeeded(call(*TABLES, "--out", "kept")).stdout
     assert re.search("Events before birth +1, kept", text)
     assert re.search("Events in the future +2, kept", text)
     assert re.search("Duplicate events +1, counted once", text)
-    text = done(call(*TABLES, "--drop-implausible", "--out", "dropped")).stdout
+    text = succeeded(call(*TABLES, "--drop-implausible", "--out", "dropped")).stdout
     assert re.search("Events before birth +1, dropped", text)
     kept, dropped = (Cohort.load(files / name).visit_times for name in ("kept", "dropped"))
     assert (kept.min() < np.datetime64("1901-01-01"), kept.max() > np.datetime64("2998-01-01")) == (
@@ -450,7 +336,7 @@ def test_odd_data_are_told_and_only_dropped_when_asked(call, files):
 
 
 def test_like_a_model(call, files):
-    done(call(*TABLES, "--ccs", "single", "--out", "first"))
+    succeeded(call(*TABLES, "--ccs", "single", "--out", "first"))
     TASTE(2, random_state=0, max_iter=3).fit(Cohort.load(files / "first")).save(files / "model")
     events = pd.read_parquet(files / "E.parquet")
     new = events[events.code.isin(["401.9", "428.0"])].assign(patient="secret-patient-new")
@@ -469,7 +355,7 @@ def test_like_a_model(call, files):
         "--out",
         "second",
     )
-    done(call(*line))
+    succeeded(call(*line))
     first, second = Cohort.load(files / "first"), Cohort.load(files / "second")
     assert second.feature_names.tolist() == first.feature_names.tolist()
     assert second.static_names.tolist() == first.static_names.tolist()
@@ -480,12 +366,12 @@ def test_like_a_model(call, files):
 def test_help_shows_an_example_in_eighty_columns(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for source in SOURCES:
-        text = done(call("cohort", source, "--help")).stdout
+        text = succeeded(call("cohort", source, "--help")).stdout
         assert max(map(len, text.splitlines())) <= 80
         assert f"phenotaste cohort {source} " in text
         for heading in ("Visits and features:", "Index, window and controls:", "Output and resources:"):
             assert heading in text
-    assert done(call("cohort", "--help")).stdout.count("\n") < 25
+    assert succeeded(call("cohort", "--help")).stdout.count("\n") < 25
 
 
 def test_without_a_source_the_command_is_misused(call):
@@ -580,18 +466,18 @@ def test_a_wrong_key_in_the_file(call, files):
 
 
 def test_a_model_that_is_none(call, files):
-    done(call(*TABLES, "--out", "COHORT"))
+    succeeded(call(*TABLES, "--out", "COHORT"))
     refused(call(*TABLES, "--like", "COHORT", "--out", "second"), "COHORT")
 
 
 def test_an_earlier_cohort_is_replaced_only_when_asked(call, files):
-    done(call(*TABLES, "--out", "COHORT"))
+    succeeded(call(*TABLES, "--out", "COHORT"))
     before = (files / "COHORT" / "manifest.json").read_bytes()
     refused(call(*TABLES, "--min-visits", 2, "--out", "COHORT"), "--overwrite")
     assert (files / "COHORT" / "manifest.json").read_bytes() == before
     refused(call(*TABLES, "--min-visits", 100, "--overwrite", "--out", "COHORT"), "100 visits")
     assert (files / "COHORT" / "manifest.json").read_bytes() == before
-    done(call(*TABLES, "--values", "binary", "--overwrite", "--out", "COHORT"))
+    succeeded(call(*TABLES, "--values", "binary", "--overwrite", "--out", "COHORT"))
     assert Cohort.load(files / "COHORT").visits.max() == 1
     (files / "mine").mkdir()
     (files / "mine" / "thesis.txt").write_text("years of work")
@@ -613,17 +499,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, message):
     )
     pq.write_table(events, tmp_path / "E.parquet")
     (tmp_path / "tmp").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "phenotaste.cli",
-        "cohort",
-        "tables",
-        "--events",
-        "E.parquet",
-        "--out",
-        "COHORT",
-    ]
+    command = [*COMMAND, "cohort", "tables", "--events", "E.parquet", "--out", "COHORT"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -652,8 +528,10 @@ def test_postgresql_and_a_folder_give_the_same(call, tmp_path, postgres_server):
     write_omop(tmp_path / "cdm", cdm)
     flags = ("--visit", "day", "--min-visits", 5, "--min-patients", 5)
     url = postgres_server.url()
-    text = done(call("cohort", "omop", url, "--schema", "cli cohort", *flags, "--out", "server", "--json"))
-    done(call("cohort", "omop", "cdm", *flags, "--out", "folder"))
+    text = succeeded(
+        call("cohort", "omop", url, "--schema", "cli cohort", *flags, "--out", "server", "--json")
+    )
+    succeeded(call("cohort", "omop", "cdm", *flags, "--out", "folder"))
     one, two = Cohort.load(tmp_path / "server"), Cohort.load(tmp_path / "folder")
     assert (one.visits != two.visits).nnz == 0
     assert one.patient_ids.tolist() == two.patient_ids.tolist()

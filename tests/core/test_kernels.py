@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_patient_step import after_a_while
 
 from helpers.cohorts import cohort, dense
+from helpers.fits import after_iterations
 from phenotaste import TASTE, Cohort
 from phenotaste.core import reference
 from phenotaste.core.kernels.batched_inverse_sqrt import congruent, inverse_roots, new_lanes
@@ -165,7 +165,7 @@ def test_elimination_finds_what_the_plain_solution_finds(seed, R, share, twins):
 def test_patient_step_matches_the_reference_for_more_than_a_vector_of_phenotypes(rank):
     """Histories of 0 to 40 visits in turn: short and long ones, and what one leaves on the desk for the next."""
     c = cohort(rank, n_patients=14, n_features=40, n_static=30, visits=(0, 40))
-    engine, model = after_a_while(c, rank, False)
+    engine, model = after_iterations(c, rank, False)
     lam, mu = engine.weights
     before = engine.courses.copy()
     sums = engine.step(model)
@@ -191,7 +191,7 @@ def test_scores_of_a_patient_do_not_depend_on_who_else_is_there(rank):
 def test_singular_definitions_do_not_spoil_the_sums():
     """One visit each makes H of rank one: Q itself is then summed, since H has no inverse to lift with."""
     c = Cohort(np.abs(np.random.default_rng(0).standard_normal((3, 6))), [0, 1, 2, 3])
-    engine, model = after_a_while(c, 3, False)
+    engine, model = after_iterations(c, 3, False)
     lam, mu = engine.weights
     model = model._replace(H=np.tile(model.H[:, :1], 3))
     before = engine.courses.copy()

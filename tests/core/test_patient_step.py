@@ -6,56 +6,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from helpers.cohorts import cohort, cohorts, dense
+from helpers.fits import after_iterations, start_fit
 from phenotaste import Cohort
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import reference
-from phenotaste.core.init import starting_model
 from phenotaste.core.kernels.polar import SMALLEST
 from phenotaste.core.model_step import model_step, objective
 from phenotaste.core.records import Model, Sums, Weights
 from phenotaste.engines.threads import Threads, available_cores
 
 
-def begin(
-    c,
-    rank,
-    *,
-    exact=False,
-    relative=True,
-    kind="random",
-    normalize=True,
-    seed=0,
-    mu=1.0,
-    n_jobs=1,
-    dtype="float64",
-):
-    """An engine at its start, and the model it started from."""
-    aligned = align(c, columns_of(c))
-    lam, weight = 0.1, mu * (aligned.norms > 0)
-    size = np.sum(aligned.shard.static**2)
-    if relative:
-        lam, weight = (0.1 * aligned.norms.sum() / size if size > 0 else 0.0), mu * aligned.norms / rank
-    engine = Threads(aligned.shard, Weights(lam, weight), rank, exact=exact, n_jobs=n_jobs, dtype=dtype)
-    rng = np.random.default_rng(seed)
-    model = starting_model(kind, aligned.shard, c.shape[1], rank, normalize, rng)
-    if kind == "uniform":
-        engine.start_uniform(rng)
-    else:
-        engine.start(model)
-    return engine, model
-
-
-def after_a_while(c, rank, exact, dtype="float64"):
-    """A few iterations on, where F and H are no longer what they began as."""
-    engine, model = begin(c, rank, exact=exact, dtype=dtype)
-    for _ in range(3):
-        model, _ = model_step(engine.step(model), model, engine.weights.lam, normalize=True, exact=exact)
-    return engine, model
-
-
 @given(c=cohorts, rank=st.integers(1, 6))
 def test_start_matches_the_reference(c, rank):
-    engine, model = begin(c, rank)
+    engine, model = start_fit(c, rank)
     for k, (X, _) in enumerate(dense(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
         expected = reference.start_courses(X, model.V) if X.any() else np.zeros((len(X), rank))
@@ -71,7 +34,7 @@ def test_patient_step_matches_the_reference(seed, rank, exact):
         {"visits": (0, 3), "density": 0.1} if seed > 3 else {"visits": (0, 14)}
     )  # few: empty visits and no others
     c = cohort(seed, n_patients=10, n_static=8, negative=seed % 2 == 1, **few)
-    engine, model = after_a_while(c, rank, exact)
+    engine, model = after_iterations(c, rank, exact)
     lam, mu = engine.weights
     before = engine.courses.copy()
     sums = engine.step(model)
@@ -89,7 +52,7 @@ def test_patient_step_matches_the_reference(seed, rank, exact):
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_model_step_matches_the_reference(seed, normalize, exact):
-    engine, model = after_a_while(cohort(seed, n_patients=20, visits=(3, 12)), 3, exact)
+    engine, model = after_iterations(cohort(seed, n_patients=20, visits=(3, 12)), 3, exact)
     sums = engine.step(model)
     got, loss = model_step(sums, model, engine.weights.lam, normalize=normalize, exact=exact)
     want = reference.model_step(sums, model, normalize)
@@ -103,7 +66,7 @@ def test_model_step_matches_the_reference(seed, normalize, exact):
 @pytest.mark.parametrize("seed", range(6))
 def test_scores_and_losses_match_the_reference(seed):
     c = cohort(seed, visits=(0, 12))
-    engine, model = after_a_while(c, 4, exact=False)
+    engine, model = after_iterations(c, 4, exact=False)
     lam, mu = engine.weights
     scored = engine.score(model)
     for k, (X, a) in enumerate(dense(c)):
@@ -146,7 +109,7 @@ def test_plain_iterations_never_raise_the_objective(c, rank, exact, relative, no
     such a step.
     """
     assume(relative or c.visits.nnz == 0 or abs(c.visits).max() >= 1)
-    engine, model = begin(c, rank, exact=exact, relative=relative, kind=kind, normalize=normalize, mu=mu)
+    engine, model = start_fit(c, rank, exact=exact, relative=relative, kind=kind, normalize=normalize, mu=mu)
     lam = engine.weights.lam
     before = np.inf
     for _ in range(12):
@@ -165,7 +128,9 @@ def test_no_step_goes_below_zero_where_the_scale_is_free():
     """Few codes of size 1 000 under the paper's settings: U and H grow, and the small directions of C are noise."""
     c = cohort(0, n_patients=5, n_features=4, n_static=0, visits=(5, 12), density=0.05, scale=1000.0)
     for seed in range(20):
-        engine, model = begin(c, 4, exact=True, relative=False, kind="uniform", normalize=False, seed=seed)
+        engine, model = start_fit(
+            c, 4, exact=True, relative=False, kind="uniform", normalize=False, seed=seed
+        )
         before = np.inf
         for _ in range(12):
             sums = engine.step(model)
@@ -176,7 +141,7 @@ def test_no_step_goes_below_zero_where_the_scale_is_free():
 
 def test_sums_do_not_depend_on_the_number_of_threads():
     c = cohort(3, n_patients=200, visits=(1, 30))
-    engines = [begin(c, 4, n_jobs=n) for n in (1, 2, 3)]
+    engines = [start_fit(c, 4, n_jobs=n) for n in (1, 2, 3)]
     sums = [engine.step(model) for engine, model in engines]
     for other in sums[1:]:
         for one, two in zip(sums[0], other, strict=True):
@@ -185,7 +150,7 @@ def test_sums_do_not_depend_on_the_number_of_threads():
 
 def test_an_extrapolated_step_sets_out_from_there_and_can_be_undone():
     c = cohort(2, visits=(0, 12), n_static=8)
-    engine, model = after_a_while(c, 3, exact=False)
+    engine, model = after_iterations(c, 3, exact=False)
     lam, mu = engine.weights
     before = engine.courses.copy()
     engine.step(model)
@@ -204,7 +169,7 @@ def test_an_extrapolated_step_sets_out_from_there_and_can_be_undone():
 def test_sums_are_those_of_the_courses_as_they_are_stored():
     """In float32 too: the objective must be that of the courses handed out, not of what they were before rounding."""
     c = cohort(2, n_patients=30, visits=(0, 12))
-    engine, model = after_a_while(c, 3, exact=False, dtype="float32")
+    engine, model = after_iterations(c, 3, exact=False, dtype="float32")
     sums = engine.step(model)
     stored = engine.courses.astype(np.float64)
     sizes = [np.sum(stored[c.offsets[k] : c.offsets[k + 1]] ** 2) for k in range(len(c))]
@@ -214,7 +179,7 @@ def test_sums_are_those_of_the_courses_as_they_are_stored():
 
 def test_the_papers_start_leaves_patients_without_history_at_zero():
     c = cohort(3, n_patients=40, visits=(0, 4), density=0.2)
-    engine, _ = begin(c, 3, kind="uniform")
+    engine, _ = start_fit(c, 3, kind="uniform")
     seen = [bool(X.any()) for X, _ in dense(c)]
     assert 0 < sum(seen) < len(seen)
     for k, some in enumerate(seen):
@@ -236,7 +201,7 @@ def test_threads_follow_what_joblib_allows(monkeypatch):
 
 def test_a_dead_column_of_h_stays_and_of_v_keeps_norm():
     c = cohort(1)
-    engine, model = begin(c, 3)
+    engine, model = start_fit(c, 3)
     sums = engine.step(model)
     sums.QU[:, 1] = 0
     sums.XU[:, 2] = 0

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from test_docs_site import site  # noqa: F401
 
 import phenotaste
 
@@ -184,14 +183,14 @@ def test_the_index_leads_to_every_public_name_and_to_no_other():
     assert set(described) == known
 
 
-def test_every_public_name_and_method_is_on_the_site(site):  # noqa: F811
+def test_every_public_name_and_method_is_on_the_site(site):
     pages = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
     places = set(re.findall(r'id="(phenotaste\.[\w.]+)"', pages))
     constants = {f"{module}.{name}" for module, listed in CONSTANTS.items() for name in listed}
     assert not ({public.path for public in everything()} | constants) - places
 
 
-def test_docstrings_are_shown_as_lists_and_code(site):  # noqa: F811
+def test_docstrings_are_shown_as_lists_and_code(site):
     for page in (site / "reference").glob("*.html"):
         text = page.read_text()
         assert not re.findall(r"<h\d[^>]*>(?:Parameters|Attributes|Examples)", text), page.name

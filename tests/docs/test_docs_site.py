@@ -1,9 +1,6 @@
 """The documentation as a site: no warning, no dead link, no page without a next step, nothing from other hosts."""
 
-import os
 import re
-import subprocess
-import sys
 import threading
 from functools import partial
 from html.parser import HTMLParser
@@ -44,17 +41,6 @@ def anchors_of(path):
     titles = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
     titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles]
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=quiet)
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
-    return folder
 
 
 def test_the_site_builds_without_a_warning_and_has_every_page(site):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pyarrow as pa
-from test_cli_cohort import frames, write_meds, write_synpuf, write_synthea
 
 from helpers import simulated_cdm
+from helpers.source_files import source_tables, write_meds, write_synpuf, write_synthea
 
 HEART_FAILURE, DIABETES = (7001, 7003), 7002
 
@@ -14,7 +14,7 @@ def prepare(folder):
     write_meds(folder / "meds")
     write_synthea(folder / "csv")
     simulated_cdm.write_duckdb(with_controls(simulated_cdm.cdm(n_persons=120)), folder / "cdm.duckdb")
-    events, static = frames()
+    events, static = source_tables()
     events.assign(vocabulary="ICD9CM", kind="diagnosis").to_parquet(folder / "E.parquet", index=False)
     static.to_csv(folder / "S.csv", index=False)
 

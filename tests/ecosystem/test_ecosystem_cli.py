@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from test_cli import call, refused, run  # noqa: F401 - a fixture among them
-from test_cli_cohort import done, write_meds
 
+from helpers.cli import refused, run, succeeded
+from helpers.source_files import write_meds
 from phenotaste import TASTE, Cohort, ecosystem, simulate
 from phenotaste.ecosystem import Rule, write_meds_labels
 from phenotaste.ecosystem.membership import MEASURES, membership
@@ -43,14 +43,14 @@ def place(tmp_path_factory):
     return folder
 
 
-def test_help_shows_an_example(call):  # noqa: F811
+def test_help_shows_an_example(call):
     text = call("export", "--help", folder=".").stdout
     assert "phenotaste export model cohort --to omop-cohort --out cohorts" in text
     assert "patient-level" in text
     assert "export" in call("--help", folder=".").stdout
 
 
-def test_meds_labels(call, place, tmp_path):  # noqa: F811
+def test_meds_labels(call, place, tmp_path):
     arguments = ("--to", "meds-labels", "--threshold", 0.4, "--out", tmp_path / "labels")
     done = call("export", "model", "cohort", *arguments, "--review", "review.json", folder=place)
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_meds_labels(call, place, tmp_path):  # noqa: F811
     np.testing.assert_array_equal(table["boolean_value"].to_numpy(), expected.members[:, 1])
 
 
-def test_a_threshold_that_hardly_anybody_reaches_is_told(call, place, tmp_path):  # noqa: F811
+def test_a_threshold_that_hardly_anybody_reaches_is_told(call, place, tmp_path):
     for threshold, told in ((0.999, True), (0.2, False)):
         out = ("--threshold", threshold, "--out", tmp_path / str(threshold))
         done = call("export", "model", "cohort", "--to", "meds-labels", *out, folder=place)
@@ -102,7 +102,7 @@ def test_omop_cohort_as_a_process_of_its_own(place, tmp_path):
     assert record["members"] == shown
 
 
-def test_anndata(call, place, tmp_path):  # noqa: F811
+def test_anndata(call, place, tmp_path):
     out = tmp_path / "x.h5ad"
     done = call("export", "model", "texts", "--to", "anndata", "--out", out, folder=place)
     assert done.returncode == 0, done.stderr
@@ -119,14 +119,14 @@ def test_anndata(call, place, tmp_path):  # noqa: F811
     assert json.loads(done.stdout)["files"] == [str(out)]
 
 
-def test_from_meds_to_phenotypes_to_labels_and_into_a_cohort(call, tmp_path):  # noqa: F811
+def test_from_meds_to_phenotypes_to_labels_and_into_a_cohort(call, tmp_path):
     """The labels of a phenotype are labels for the next cohort of the same data."""
     write_meds(tmp_path / "meds")
-    done(call("cohort", "meds", "meds", "--out", "COHORT", folder=tmp_path))
-    done(call("fit", "COHORT", "--rank", 2, "--out", "MODEL", folder=tmp_path))
-    done(call("export", "MODEL", "COHORT", *MEDS, "--out", "labels", folder=tmp_path))
+    succeeded(call("cohort", "meds", "meds", "--out", "COHORT", folder=tmp_path))
+    succeeded(call("fit", "COHORT", "--rank", 2, "--out", "MODEL", folder=tmp_path))
+    succeeded(call("export", "MODEL", "COHORT", *MEDS, "--out", "labels", folder=tmp_path))
     labels = ("--labels", "labels/phenotype_1.parquet", "--short-history")
-    done(call("cohort", "meds", "meds", *labels, "--out", "NEXT", folder=tmp_path))
+    succeeded(call("cohort", "meds", "meds", *labels, "--out", "NEXT", folder=tmp_path))
     table = pq.read_table(tmp_path / "labels" / "phenotype_1.parquet").to_pydict()
     expected = dict(zip(table["subject_id"], table["boolean_value"], strict=True))
     found = Cohort.load(tmp_path / "NEXT")
@@ -160,7 +160,7 @@ MEDS, OMOP, ANNDATA = (("--to", name) for name in ("meds-labels", "omop-cohort",
         (["cohort", "cohort", *OMOP, "--out", "new"], "does not hold a taste-model"),
     ],
 )
-def test_refusals(call, place, arguments, words):  # noqa: F811
+def test_refusals(call, place, arguments, words):
     before = sorted(path for path in place.rglob("*"))
     done = call("export", *arguments, folder=place)
     refused(done, words)
@@ -203,7 +203,7 @@ def test_a_file_of_scores_says_which_model_and_phenotypes_it_is_of(place, tmp_pa
             assert pq.read_table(tmp_path / name).to_pandas().shape[1] == len(schema.names)
 
 
-def test_the_library_and_the_command_write_the_same(call, place, tmp_path):  # noqa: F811
+def test_the_library_and_the_command_write_the_same(call, place, tmp_path):
     call("export", "model", "cohort", *MEDS, "--out", tmp_path / "one", folder=place)
     write_meds_labels(TASTE.load(place / "model"), Cohort.load(place / "cohort"), tmp_path / "two")
     for name in sorted(os.listdir(tmp_path / "two")):

@@ -1,13 +1,11 @@
 """`phenotaste predict`: what it prints, writes and refuses."""
 
 import json
-import sys
 
 import pandas as pd
 import pytest
 
 from phenotaste import simulate
-from phenotaste.cli import main
 from phenotaste.cli.predict import methods_of
 
 SMALL = ("--ranks", "3", "--splits", "2", "--baselines", "raw", "--resamples", "40", "--max-iter", "40")
@@ -31,16 +29,14 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, place):
-    def run_here(*arguments):
-        monkeypatch.setattr(sys, "argv", ["phenotaste", "predict", *map(str, arguments)])
-        monkeypatch.chdir(place)
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
+def call(call, place):
+    """`phenotaste predict` within this process: its exit status and what it prints."""
 
-    return run_here
+    def call_predict(*arguments):
+        result = call("predict", *arguments, folder=place)
+        return result.returncode, result.stdout, result.stderr
+
+    return call_predict
 
 
 def test_from_cohort_to_page_and_on(call, place):

@@ -1,13 +1,11 @@
 """`phenotaste select`: what it prints, writes and refuses."""
 
 import json
-import sys
 
 import pandas as pd
 import pytest
 
 from phenotaste import TASTE, simulate
-from phenotaste.cli import main
 from phenotaste.cli.select import numbers_of, ranks_of
 
 GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--jobs", "1")
@@ -21,16 +19,14 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, place):
-    def run_here(*arguments):
-        monkeypatch.setattr(sys, "argv", ["phenotaste", "select", *map(str, arguments)])
-        monkeypatch.chdir(place)
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
+def call(call, place):
+    """`phenotaste select` within this process: its exit status and what it prints."""
 
-    return run_here
+    def call_select(*arguments):
+        result = call("select", *arguments, folder=place)
+        return result.returncode, result.stdout, result.stderr
+
+    return call_select
 
 
 def test_from_cohort_to_model_and_on(call, place):

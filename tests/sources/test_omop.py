@@ -1,8 +1,6 @@
 """The OMOP source on a made-up CDM: what its tables become, in every form that a CDM comes in."""
 
 import datetime as dt
-import functools
-import json
 import shutil
 import subprocess
 import sys
@@ -12,53 +10,11 @@ import pyarrow.compute as pc
 import pytest
 
 from helpers import simulated_cdm as made
-from phenotaste.errors import InputError
+from helpers.omop import COLUMNS, OPTIONS, concept_set, expected, read, refusal
 from phenotaste.sources import omop
 from phenotaste.sources.omop.location import opened
 from phenotaste.sources.omop.vocabulary import index_codes
-from phenotaste.sources.records import EVENTS, FACTS, KINDS, LABELS, NAMES, PERIODS, PERSONS, VISITS
 from phenotaste.sources.workspace import Workspace
-
-COLUMNS = {
-    "events": EVENTS,
-    "persons": PERSONS,
-    "facts": FACTS,
-    "visits": VISITS,
-    "periods": PERIODS,
-    "labels": LABELS,
-    "names": NAMES,
-}
-
-
-def rows(records):
-    """Everything that Records hold: its tables as sorted rows with their types, and the rest as it is."""
-    held = {}
-    for name, part in records._asdict().items():
-        if name in COLUMNS and part is not None:
-            table = part.to_pyarrow()
-            assert tuple(table.column_names) == COLUMNS[name]
-            held[name] = (
-                table.schema.types,
-                sorted(map(repr, zip(*table.to_pydict().values(), strict=True))),
-            )
-        else:
-            held[name] = part
-    return held
-
-
-def expected(location, **options):
-    """As `read`, for a CDM that does not change: it is read once for each choice of options."""
-    return _read_once(str(location), tuple(sorted(options.items())))
-
-
-@functools.cache
-def _read_once(location, options):
-    return read(location, **dict(options))
-
-
-def read(location, **options):
-    with Workspace(threads=1) as workspace:
-        return rows(omop.read(workspace, str(location), **options))
 
 
 def events(location, kind=None, **options):
@@ -68,41 +24,11 @@ def events(location, kind=None, **options):
     return [row for row in table.to_pylist() if kind in (None, row["kind"])]
 
 
-def refusal(location, **options):
-    with Workspace(threads=1) as workspace, pytest.raises(InputError) as refused:
-        omop.read(workspace, str(location), **options)
-    message = str(refused.value)
-    assert message.endswith((".", "?"))
-    assert "\n" not in message
-    return message
-
-
-@pytest.fixture(scope="module")
-def tables():
-    return made.cdm()
-
-
-@pytest.fixture(scope="module")
-def parquet(tables, tmp_path_factory):
-    return made.write_parquet(tables | {"cohort": made.cohort()}, tmp_path_factory.mktemp("parquet"))
-
-
 def copy_of(parquet, folder, without=()):
     shutil.copytree(parquet, folder, dirs_exist_ok=True)
     for name in without:
         (folder / f"{name}.parquet").unlink()
     return folder
-
-
-OPTIONS = [
-    {},
-    {"kinds": KINDS, "drugs": "era"},
-    {"drugs": "exposure"},
-    {"drugs": "atc4", "condition_level": 2},
-    {"drugs": "atc2", "condition_level": 3},
-    {"codes": "source", "source_vocabulary": "ICD9CM", "kinds": KINDS},
-    {"cohort_table": "cohort", "cohort_id": 7},
-]
 
 
 @pytest.fixture(scope="module")
@@ -304,21 +230,6 @@ def test_a_cohort_in_another_schema(tables, tmp_path):
     assert "no cohort table" in refusal(place, cohort_table="cohort", cohort_id=8)
     assert "definition 9" in refusal(place, cohort_table="results.cohort", cohort_id=9)
     assert "both" in refusal(place, cohort_table="results.cohort")
-
-
-def concept_set(path, *items):
-    """(concept, excluded, descendants, mapped) as ATLAS writes them."""
-    lines = [
-        {
-            "concept": {"CONCEPT_ID": concept, "CONCEPT_NAME": "any"},
-            "isExcluded": excluded,
-            "includeDescendants": descendants,
-            "includeMapped": mapped,
-        }
-        for concept, excluded, descendants, mapped in items
-    ]
-    path.write_text(json.dumps({"items": lines}))
-    return path
 
 
 def test_concept_sets(parquet, tmp_path):

@@ -5,10 +5,10 @@ from contextlib import suppress
 import psycopg
 import pyarrow as pa
 import pytest
-from test_omop import OPTIONS, concept_set, expected, read, refusal
 
 from helpers import postgres
 from helpers import simulated_cdm as made
+from helpers.omop import OPTIONS, concept_set, expected, read, refusal
 from helpers.postgres import free_port, load
 from phenotaste.errors import InputError
 from phenotaste.sources import omop
@@ -17,16 +17,6 @@ from phenotaste.sources.omop.place import Place
 from phenotaste.sources.omop.population import population
 from phenotaste.sources.records import KINDS
 from phenotaste.sources.workspace import Workspace
-
-
-@pytest.fixture(scope="module")
-def tables():
-    return made.cdm()
-
-
-@pytest.fixture(scope="module")
-def parquet(tables, tmp_path_factory):
-    return made.write_parquet(tables | {"cohort": made.cohort()}, tmp_path_factory.mktemp("parquet"))
 
 
 @pytest.fixture(scope="module")

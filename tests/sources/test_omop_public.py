@@ -2,10 +2,10 @@
 
 import pandas as pd
 import pytest
-from test_omop import read
 
 from helpers import simulated_cdm as made
 from helpers.cohorts import SHARED
+from helpers.omop import read
 from helpers.postgres import load
 from phenotaste.sources import omop
 from phenotaste.sources.workspace import Workspace

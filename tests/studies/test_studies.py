@@ -2,7 +2,6 @@
 
 import json
 import string
-import sys
 import warnings
 
 import numpy as np
@@ -250,18 +249,14 @@ def test_how_numbers_look():
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    from phenotaste.cli import main
+def call(call):
+    """`phenotaste study` within this process: its exit status and what it prints."""
 
-    def run_here(*arguments):
-        monkeypatch.setattr(sys, "argv", ["phenotaste", "study", *map(str, arguments)])
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
+    def call_study(*arguments):
+        result = call("study", *arguments)
+        return result.returncode, result.stdout, result.stderr
 
-    return run_here
+    return call_study
 
 
 def test_help_has_an_example_and_every_study(call):

@@ -20,50 +20,11 @@ import safetensors.numpy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from helpers.tensor_folders import PATIENT, manifest_of, names_in, number_in, save, state, tidy
 from phenotaste.errors import InputError
 from phenotaste.storage import tensors
 
-PATIENT = "patient-4711"
-
-
-def state(number, size=1000):
-    """Contents that can be told apart, and in which a mixture of two saves would show."""
-    files = {"model": {"V": np.full(size, number), "names": np.array([PATIENT, str(number)])}}
-    if number % 2:
-        files["patients"] = {"W": np.full((size, 2), number / 2)}
-    return files, {"number": number}
-
-
-def save(path, number, **options):
-    files, meta = state(number, **options)
-    tensors.write(path, "model", files, meta)
-
-
-def number_in(path):
-    """Which state a folder holds, after checking that it is that state through and through."""
-    arrays, meta = tensors.read(path, "model")
-    files, expected = state(meta["number"], size=len(arrays["model"]["V"]))
-    assert meta == expected
-    assert arrays.keys() == files.keys()
-    for stem in files:
-        for name, array in files[stem].items():
-            np.testing.assert_array_equal(arrays[stem][name], array)
-    return meta["number"]
-
-
-def manifest_of(path):
-    return json.loads((Path(path) / "manifest.json").read_text())
-
-
-def names_in(path):
-    return set(os.listdir(path))
-
-
-def tidy(path):
-    """Nothing in the folder but the manifest and what it lists, and nothing hidden beside it."""
-    listed = {entry["name"] for entry in manifest_of(path)["files"].values()}
-    beside = [name for name in os.listdir(Path(path).parent) if name.endswith(".partial")]
-    return names_in(path) == listed | {"manifest.json"} and not beside
+TESTS = str(Path(__file__).parents[1])
 
 
 def seal(path, manifest):
@@ -514,7 +475,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
 SAVE_FOREVER = """
 import sys
 sys.path.insert(0, {tests!r})
-from test_store import save
+from helpers.tensor_folders import save
 number = int(sys.argv[2])
 while True:
     save(sys.argv[1] + "/old", number, size=50_000)
@@ -526,7 +487,7 @@ while True:
 
 def kill_one(root, first, seed):
     """Save in another process, kill it at a random moment; returns the last number it is known to have saved."""
-    code = SAVE_FOREVER.format(tests=str(Path(__file__).parent))
+    code = SAVE_FOREVER.format(tests=TESTS)
     child = subprocess.Popen([sys.executable, "-c", code, str(root), str(first)], stdout=subprocess.PIPE)
     child.stdout.readline()
     time.sleep(random.Random(seed).uniform(0, 0.05))
@@ -563,7 +524,7 @@ def test_hundreds_of_killed_saves(tmp_path):
 DIE_AT_EVERY_STEP = """
 import os, shutil, sys
 sys.path.insert(0, {tests!r})
-from test_store import number_in, save, tidy
+from helpers.tensor_folders import number_in, save, tidy
 root, target = sys.argv[1:]
 steps = 0
 
@@ -599,7 +560,7 @@ print(limit)
 
 @pytest.mark.parametrize("target", ["old", "new"])
 def test_dying_before_any_system_call_leaves_the_old_folder_or_the_new_one(tmp_path, target):
-    code = DIE_AT_EVERY_STEP.format(tests=str(Path(__file__).parent))
+    code = DIE_AT_EVERY_STEP.format(tests=TESTS)
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "root"), target], capture_output=True, text=True
     )

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_patient_step import begin
 
 from helpers.cohorts import cohort, cohorts
+from helpers.fits import start_fit
 from helpers.host_kernel import HostLauncher, library
 from phenotaste import TASTE, Cohort, InputError
 from phenotaste.core import loop
@@ -34,7 +34,7 @@ def engine_like(engine, n_features, **more):
 
 
 def both(c, rank, **more):
-    here, model = begin(c, rank, **more)
+    here, model = start_fit(c, rank, **more)
     there = engine_like(here, c.shape[1])
     there.start(model)
     return here, there, model
@@ -220,7 +220,7 @@ def test_streamed_pieces_are_those_kept():
 
 @given(c=cohorts, most=st.integers(1, 30))
 def test_pieces_hold_every_patient_once(c, most):
-    here, _ = begin(c, 1)
+    here, _ = start_fit(c, 1)
     edges = step.piece_edges(here.shard, most)
     assert edges[0] == 0
     assert edges[-1] == len(c)
@@ -231,7 +231,7 @@ def test_pieces_hold_every_patient_once(c, most):
 
 @given(c=cohorts)
 def test_entries_by_feature_add_up_to_the_product(c):
-    here, _ = begin(c, 2)
+    here, _ = start_fit(c, 2)
     patients = step.cut(here.shard, here.weights, np.ones(len(c)), 0, len(c), 1.0)
     turned = step.turn(patients, c.shape[1])
     dense = np.zeros(c.visits.shape)
@@ -254,13 +254,13 @@ def test_uniform_start_leaves_the_empty_at_zero():
 
 
 def test_too_little_memory_is_refused_with_the_need():
-    here, _ = begin(cohort(1), 3)
+    here, _ = start_fit(cohort(1), 3)
     with pytest.raises(InputError, match=r"GiB to give and at least .* GiB are needed"):
         engine_like(here, 7, memory=1000)
 
 
 def test_the_memory_setting_must_be_a_number(monkeypatch):
-    here, _ = begin(cohort(1), 3)
+    here, _ = start_fit(cohort(1), 3)
     monkeypatch.setenv(MEMORY_SETTING, "plenty")
     with pytest.raises(InputError, match="number of GiB"):
         engine_like(here, 7)
@@ -278,11 +278,11 @@ def test_without_a_gpu_cuda_is_refused_and_auto_is_the_cpu():
 def test_no_history_gets_scores_from_static_features_alone():
     c = cohort(10, n_patients=12, visits=(0, 6))
     bare = Cohort(np.zeros((3, 7)), [0, 0, 3], c.static[:2])
-    here, _ = begin(bare, 3)
+    here, _ = start_fit(bare, 3)
     weights = Weights(0.5, here.weights.mu)
     here.weights = weights
     there = engine_like(here, 7)
-    _, model = begin(c, 3)
+    _, model = start_fit(c, 3)
     model = model._replace(F=np.random.default_rng(0).random(model.F.shape))
     there.start(model)
     alike(there.step(model), here.step(model), rtol=1e-9)

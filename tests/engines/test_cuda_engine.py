@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from test_patient_step import begin
 
 from helpers.cohorts import cohort
+from helpers.fits import start_fit
 from phenotaste import TASTE, InputError, metrics, simulate
 from phenotaste.core import loop
 from phenotaste.core.model_step import model_step
@@ -18,7 +18,7 @@ RANKS = (1, 2, 5, 10, 16, 17, 32, 33, 40, 43, 64, 85, 86, 128)  # at the edges o
 
 
 def both(c, rank, **more):
-    here, model = begin(c, rank, n_jobs=None, **more)
+    here, model = start_fit(c, rank, n_jobs=None, **more)
     there = Device(here.shard, here.weights, rank, n_features=c.shape[1])
     there.start(model)
     return here, there, model

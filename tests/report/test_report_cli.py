@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from test_cli import call, refused, run  # noqa: F401 - a fixture among them
 
 from helpers import cohorts
+from helpers.cli import refused, run
 from phenotaste import TASTE, Cohort, baselines, report, simulate
 from phenotaste.errors import InputError
 from phenotaste.report import evidence
@@ -127,7 +127,7 @@ def test_a_history_is_short_for_the_model_however_many_phenotypes_are_left(tmp_p
     assert 0 < sum(found) < 30
 
 
-def test_help_shows_examples(call):  # noqa: F811
+def test_help_shows_examples(call):
     for command in (["report"], ["review", "compare"]):
         text = call(*command, "--help", folder=".").stdout
         assert "Example:" in text
@@ -136,7 +136,7 @@ def test_help_shows_examples(call):  # noqa: F811
     assert call("review", folder=".").returncode == 2
 
 
-def test_page_figures_and_tables_hold_the_same_and_no_patient(call, place, tmp_path):  # noqa: F811
+def test_page_figures_and_tables_hold_the_same_and_no_patient(call, place, tmp_path):
     arguments = ("report", place / "model", "--cohort", place / "cohort", "--review", place / "review.json")
     outputs = ("--out", "r.html", "--figures", "figures", "--tables", "tables", "--title", HOSTILE)
     done = call(*arguments, *outputs, "--json", folder=tmp_path)
@@ -157,7 +157,7 @@ def test_page_figures_and_tables_hold_the_same_and_no_patient(call, place, tmp_p
     assert not [name for name in listing(tmp_path) if "partial" in name]
 
 
-def test_without_a_cohort_the_page_has_definitions_and_fit(call, place, tmp_path):  # noqa: F811
+def test_without_a_cohort_the_page_has_definitions_and_fit(call, place, tmp_path):
     done = call("report", place / "model", "--out", "r.html", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     page = content_of(tmp_path / "r.html")
@@ -167,7 +167,7 @@ def test_without_a_cohort_the_page_has_definitions_and_fit(call, place, tmp_path
         assert kind["prevalence"] is kind["course"]["visits"] is kind["leading"]["patients"] is None
 
 
-def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):  # noqa: F811
+def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):
     arguments = ("report", place / "model", "--cohort", place / "cohort", "--tables", "t", "--out", "r.html")
     done = call(*arguments, "--trusted", folder=tmp_path)
     assert done.returncode == 0
@@ -214,7 +214,7 @@ def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):  # noqa
         (["review", "compare", "review.json", "theirs.json"], "different models"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_one_sentence(call, place, arguments, words):  # noqa: F811
+def test_what_cannot_be_done_is_refused_with_one_sentence(call, place, arguments, words):
     if not (place / "old").exists():
         (place / "old").mkdir()
         (place / "old" / "mine.txt").write_text("mine")
@@ -233,13 +233,13 @@ def test_what_cannot_be_done_is_refused_with_one_sentence(call, place, arguments
 
 
 @pytest.mark.parametrize("arguments", [["report"], ["report", "model"], ["review"], ["review", "compare"]])
-def test_misuse_is_status_two(call, place, arguments):  # noqa: F811
+def test_misuse_is_status_two(call, place, arguments):
     done = call(*arguments, folder=place)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
-def test_an_earlier_report_is_replaced_only_when_asked(call, place, tmp_path):  # noqa: F811
+def test_an_earlier_report_is_replaced_only_when_asked(call, place, tmp_path):
     arguments = ("report", place / "model", "--out", "r.html", "--tables", "t")
     assert call(*arguments, folder=tmp_path).returncode == 0
     (tmp_path / "t" / "mine.txt").write_text("mine")
@@ -313,7 +313,7 @@ def make_selection(folder, model, rows=None):
     pd.DataFrame(rows or made, columns=columns).to_csv(folder / "evidence.csv", index=False)
 
 
-def test_stability_is_taken_from_the_selection_that_chose_the_model(call, place, tmp_path):  # noqa: F811
+def test_stability_is_taken_from_the_selection_that_chose_the_model(call, place, tmp_path):
     model = TASTE.load(place / "model")
     make_selection(tmp_path / "chosen", model)
     done = call("report", place / "model", "--selection", "chosen", "--out", "r.html", folder=tmp_path)
@@ -363,7 +363,7 @@ def test_evidence_files_that_are_no_tables_are_refused(place, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["Spartan", "Copa", "CopaPlus", "CopaStatic", "CohenPlus"])
-def test_models_of_the_baselines_have_reports(call, place, tmp_path, method):  # noqa: F811
+def test_models_of_the_baselines_have_reports(call, place, tmp_path, method):
     cohort = Cohort.load(place / "cohort")
     fitted = getattr(baselines, method)(2, random_state=0, max_iter=3).fit(cohort)
     fitted.save(tmp_path / "model")
@@ -378,7 +378,7 @@ def test_models_of_the_baselines_have_reports(call, place, tmp_path, method):  #
 # --- two reviewers ---------------------------------------------------------------------------------------------
 
 
-def test_reviews_are_compared_side_by_side(call, place, tmp_path):  # noqa: F811
+def test_reviews_are_compared_side_by_side(call, place, tmp_path):
     model = TASTE.load(place / "model")
     mine = Review.read(place / "review.json")
     theirs = reviewed(model, reviewer="\x1b[31mDr B[/bold]")

@@ -1,0 +1,46 @@
+"""A fit of a small cohort, right after the start or some iterations later."""
+
+import numpy as np
+
+from phenotaste.cohort.align import align, columns_of
+from phenotaste.core.init import starting_model
+from phenotaste.core.model_step import model_step
+from phenotaste.core.records import Weights
+from phenotaste.engines.threads import Threads
+
+
+def start_fit(
+    c,
+    rank,
+    *,
+    exact=False,
+    relative=True,
+    kind="random",
+    normalize=True,
+    seed=0,
+    mu=1.0,
+    n_jobs=1,
+    dtype="float64",
+):
+    """An engine right after the start, and the starting model."""
+    aligned = align(c, columns_of(c))
+    lam, weight = 0.1, mu * (aligned.norms > 0)
+    size = np.sum(aligned.shard.static**2)
+    if relative:
+        lam, weight = (0.1 * aligned.norms.sum() / size if size > 0 else 0.0), mu * aligned.norms / rank
+    engine = Threads(aligned.shard, Weights(lam, weight), rank, exact=exact, n_jobs=n_jobs, dtype=dtype)
+    rng = np.random.default_rng(seed)
+    model = starting_model(kind, aligned.shard, c.shape[1], rank, normalize, rng)
+    if kind == "uniform":
+        engine.start_uniform(rng)
+    else:
+        engine.start(model)
+    return engine, model
+
+
+def after_iterations(c, rank, exact, dtype="float64"):
+    """The same after three iterations, when F and H have left their starting values."""
+    engine, model = start_fit(c, rank, exact=exact, dtype=dtype)
+    for _ in range(3):
+        model, _ = model_step(engine.step(model), model, engine.weights.lam, normalize=True, exact=exact)
+    return engine, model
