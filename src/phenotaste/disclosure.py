@@ -234,6 +234,17 @@ def rounded_all(values: Any, digits: int = DIGITS) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in np.asarray(values, np.float64).tolist()]
 
 
+def printable(name: Any) -> str:
+    """Replace characters that cannot be printed: control codes in a name could steer a terminal.
+
+    Examples
+    --------
+    >>> printable("Gout\\x1b[2J")
+    'Gout\ufffd[2J'
+    """
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in str(name))
+
+
 def _pooled(counts: Counts, keep: Mask) -> Counts:
     """The rows that are kept, and the others added up to one more where there are any."""
     if keep.all():

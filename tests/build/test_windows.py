@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.build import figure
+from phenotaste.build import window_figure
 from phenotaste.build.settings import Index, Match, Settings
 from phenotaste.build.windows import OPEN_END, Periods, inside, known_by_end, months_before, window
 from phenotaste.sources.workspace import Workspace
@@ -178,10 +178,10 @@ def test_a_stretch_without_a_start_counts_for_nothing_and_one_without_an_end_las
 )
 def test_the_figure_is_sound_svg_says_what_it_shows_and_is_always_the_same(match, gap, end):
     settings = Settings(index=Index(("CCS:108",), gap_months=gap, washout_months=12), match=match)
-    drawn = figure.windows(settings)
+    drawn = window_figure.windows(settings)
     root = ElementTree.fromstring(drawn)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     words = " ".join(root.itertext())
     assert f"in the 24 months that end {end}" in words
-    assert drawn == figure.windows(settings)
-    assert drawn != figure.windows(settings, labelled=True)
+    assert drawn == window_figure.windows(settings)
+    assert drawn != window_figure.windows(settings, labelled=True)

@@ -18,7 +18,7 @@ from helpers import cohorts
 from phenotaste import TASTE, Cohort, report, simulate
 from phenotaste.disclosure import Gate, rounded
 from phenotaste.errors import InputError
-from phenotaste.report import content, figures, tables
+from phenotaste.report import content, model_figures, tables
 from phenotaste.report.latex import escaped
 from phenotaste.report.page import render
 from phenotaste.report.patients import NOBODY, Patients, patients_of
@@ -95,7 +95,7 @@ def texts(figure):
 
 
 def test_every_figure_as_png_and_pdf_without_the_date(built, tmp_path):
-    paths = figures.save_all(built, tmp_path)
+    paths = model_figures.save_all(built, tmp_path)
     names = ["definitions", "loss", "map", "prevalence", "courses", "visits", "months", "profiles"]
     assert [path.name for path in paths if path.stem != "outcome"] == [
         f"{name}.{kind}" for name in names for kind in ("png", "pdf")
@@ -106,43 +106,43 @@ def test_every_figure_as_png_and_pdf_without_the_date(built, tmp_path):
         assert b"CreationDate" not in data
         assert b"secret" not in data
     again = tmp_path / "again.png"
-    figures.save(figures.definitions(built), again)
+    model_figures.save(model_figures.definitions(built), again)
     assert again.read_bytes() == paths[0].read_bytes()
 
 
 def test_figures_draw_what_the_content_says(built):
-    first = figures.panels.typical_courses(built)
+    first = model_figures.panels.typical_courses(built)
     for axis, phenotype in zip(first.axes, built.phenotypes, strict=True):
         assert [list(line.get_ydata()) for line in axis.lines] == [t.curve for t in phenotype.typical]
-    bars = figures.prevalence(built).axes[0].patches
+    bars = model_figures.prevalence(built).axes[0].patches
     shown = [x for p in built.phenotypes for x in (p.prevalence, p.leading.share) if x is not None]
     np.testing.assert_allclose([bar.get_width() for bar in bars], 100 * np.array(shown))
-    meshes = [axis.images[0].get_array() for axis in figures.definitions(built).axes if axis.images]
+    meshes = [axis.images[0].get_array() for axis in model_figures.definitions(built).axes if axis.images]
     assert {float(value) for mesh in meshes for value in mesh.ravel()} <= {0.0} | {
         w for p in built.phenotypes for _, w in (*p.temporal, *p.static)
     }
     band = built.phenotypes[0].course.months
-    assert list(figures.panels.over_months(built).axes[0].lines[0].get_ydata()) == band.median
+    assert list(model_figures.panels.over_months(built).axes[0].lines[0].get_ydata()) == band.median
 
 
 def test_figures_of_a_model_alone_and_with_a_cohort(model, cohort, tmp_path):
     model.save(tmp_path / "model")
     loaded = TASTE.load(tmp_path / "model")
     assert patients_of(loaded) is None
-    alone = figures.save_all(loaded, tmp_path / "without", formats=("png",))
+    alone = model_figures.save_all(loaded, tmp_path / "without", formats=("png",))
     assert [path.stem for path in alone] == ["definitions", "loss", "map"]
-    assert len(figures.drawings(content.build(loaded, cohort))) >= 8
+    assert len(model_figures.drawings(content.build(loaded, cohort))) >= 8
 
 
 @pytest.mark.parametrize("rank", [1, 7])
 def test_figures_and_tables_of_few_and_of_many_phenotypes(rank, tmp_path):
     small = cohorts.cohort(seed=3, n_patients=40, n_features=9, n_static=0)
     shown = content.build(TASTE(rank, random_state=0, max_iter=10).fit(small), small)
-    assert figures.save_all(shown, tmp_path, formats=("png",))
+    assert model_figures.save_all(shown, tmp_path, formats=("png",))
     assert tables.save_all(shown, tmp_path)
     tiny = content.build(TASTE(rank, random_state=0, max_iter=10).fit(small[:9]), small[:9])
-    assert next(iter(figures.drawings(tiny))) == "definitions"
-    assert figures.save_all(tiny, tmp_path / "tiny", formats=("png",))
+    assert next(iter(model_figures.drawings(tiny))) == "definitions"
+    assert model_figures.save_all(tiny, tmp_path / "tiny", formats=("png",))
     assert tables.save_all(tiny, tmp_path / "tiny")
 
 
@@ -194,8 +194,8 @@ def test_latex_escapes_every_letter():
 
 def test_trusted_figures_and_tables_say_so(model, cohort, tmp_path):
     loud = content.build(model, cohort, gate=Gate(trusted=True))
-    figure = figures.prevalence(loud)
-    figures.loud_if_trusted(figure, loud)
+    figure = model_figures.prevalence(loud)
+    model_figures.mark_trusted(figure, loud)
     assert any("OFF" in text for text in texts(figure))
     assert (tmp_path / "DISCLOSURE_CONTROL_IS_OFF.txt") in tables.save_all(loud, tmp_path)
     assert "OFF" in (tmp_path / "definitions.tex").read_text()
@@ -251,7 +251,7 @@ def everything_shown(shown, folder):
     """The bytes of the page and of the tables, and every text of the figures."""
     found = [render(shown)]
     found += [path.read_text() for path in tables.save_all(shown, folder)]
-    for draw in figures.drawings(shown).values():
+    for draw in model_figures.drawings(shown).values():
         found += texts(draw(shown))
     return "\n".join(found)
 
@@ -486,7 +486,7 @@ from phenotaste.report import content, figures
 cohort, _ = simulate.recovery(n_patients=12)
 shown = content.build(TASTE(2, max_iter=2).fit(cohort), cohort)
 assert "matplotlib" not in sys.modules
-figures.loss(shown)
+model_figures.loss(shown)
 assert "matplotlib" in sys.modules
 assert "matplotlib.pyplot" not in sys.modules
 """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from phenotaste.build import figure, filters, index, quality, toml, windows
+from phenotaste.build import filters, index, quality, toml, window_figure, windows
 from phenotaste.build.attrition import Attrition
 from phenotaste.build.compact import Compact, compact
 from phenotaste.build.features import Features, choose
@@ -125,7 +125,7 @@ class Built:
             buffer = io.BytesIO()
             pq.write_table(self.patients, buffer)
             files["patients.parquet"] = buffer.getvalue()
-            files["windows.svg"] = figure.windows(self.settings, self.labelled)
+            files["windows.svg"] = window_figure.windows(self.settings, self.labelled)
         return files
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phenotaste.cli.terminal import console, print_list
-from phenotaste.report.text import readable
+from phenotaste.disclosure import printable
 
 if TYPE_CHECKING:
     from phenotaste.build import Built
@@ -43,7 +43,7 @@ def print_built(built: "Built", location: str, out: Path) -> None:
     if odd := quality_lines(built):
         print_list("Data quality", odd)
     if built.notes:
-        print_list("Notes", [("-", readable(note)) for note in built.notes])
+        print_list("Notes", [("-", printable(note)) for note in built.notes])
     print_list("Saved", [(name.capitalize(), str(path)) for name, path in places(out).items()], wrap=False)
 
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 from rich.table import Table
 from rich.text import Text
 
-from phenotaste.report.text import readable
+from phenotaste.disclosure import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ def phenotype_table(rows: "pd.DataFrame", heading: str, width: int) -> Renderabl
     table.add_column(Text(heading), ratio=1, overflow="fold")
     table.add_column(Text("Weight"), justify="right", width=6)
     for _, kind, feature, weight in rows.itertuples(index=False):
-        table.add_row(Text(readable(feature), STYLES[kind]), Text(f"{weight:.3f}", STYLES[kind]))
+        table.add_row(Text(printable(feature), STYLES[kind]), Text(f"{weight:.3f}", STYLES[kind]))
     return table
 
 

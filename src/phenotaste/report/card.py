@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from phenotaste import __version__
-from phenotaste.disclosure import Gate
+from phenotaste.disclosure import Gate, printable
 from phenotaste.report.names import OLDEST, without_dates
 from phenotaste.report.record import CardSection, Lines
-from phenotaste.report.text import readable
 
 SETTINGS = {
     "rank": "Phenotypes",
@@ -83,7 +82,7 @@ def source(origin: Mapping[str, Any] | None) -> Lines:
     origin = origin or {}
     lines: Lines = []
     if isinstance(origin.get("source"), str):
-        lines.append(("Source", without_dates(readable(origin["source"]))[:LONGEST]))
+        lines.append(("Source", without_dates(printable(origin["source"]))[:LONGEST]))
     chosen = origin.get("settings")
     values = chosen.get("values") if isinstance(chosen, Mapping) else None
     if values in VALUES:

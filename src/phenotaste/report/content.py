@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.disclosure import Gate, rounded
+from phenotaste.disclosure import Gate, printable, rounded
 from phenotaste.report.card import card
 from phenotaste.report.courses import activity, course, months_since_first, typical
 from phenotaste.report.definitions import (
@@ -50,7 +50,6 @@ from phenotaste.report.record import (
     TypicalCourse,
 )
 from phenotaste.report.stability import evidence_of, overall, stability
-from phenotaste.report.text import readable
 from phenotaste.review import Review, fingerprint
 
 __all__ = [
@@ -116,7 +115,7 @@ def build(
     origin = None if cohort is None else cohort.origin
     return Content(
         version=__version__,
-        title=readable(title),
+        title=printable(title),
         fingerprint=fingerprint(getattr(model, "model", model)),
         overview=overview(model, seen, defined, evidence, fit, origin, gate),
         features=features(defined, seen, compared, gate),
@@ -244,7 +243,7 @@ def phenotypes(
         found.append(
             Phenotype(
                 number=number,
-                name=None if group is None or not group.name else readable(group.name),
+                name=None if group is None or not group.name else printable(group.name),
                 status="open" if group is None else group.status,
                 merged_from=members if len(members) > 1 else [],
                 temporal=defined.temporal.of(r),

@@ -58,7 +58,7 @@ def write(
     content = content_of(model, cohort, review, selection, title, trusted, step)
     with ExitStack() as files:  # what is entered last takes its place first, and fails before the rest does
         if figures is not None:
-            from phenotaste.report.figures import save_all as save_figures
+            from phenotaste.report.model_figures import save_all as save_figures
 
             step("drawing figures")
             save_figures(content, files.enter_context(filling(figures, private=trusted)))

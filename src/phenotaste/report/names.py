@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from phenotaste.disclosure import printable
 from phenotaste.report.record import FeatureGroup
-from phenotaste.report.text import readable
 
 OLDEST = 90  # ages from here on are one band
 GROUPS: dict[str, FeatureGroup] = {"Dx_": "diagnosis", "Rx_": "medication", "Px_": "procedure"}
@@ -45,13 +45,13 @@ def group_of(name: str) -> tuple[FeatureGroup, str]:
     """What kind of code a temporal feature is, and its name without the prefix that says so."""
     for prefix, group in GROUPS.items():
         if name.startswith(prefix) and len(name) > len(prefix):
-            return group, readable(name[len(prefix) :])
-    return "other", readable(name)
+            return group, printable(name[len(prefix) :])
+    return "other", printable(name)
 
 
 def static_label(name: str) -> str:
     """A static feature's name for reading: without the prefix of the paper's tables, and in words."""
-    text = readable(name)
+    text = printable(name)
     return (text.removeprefix("Static_") or text).replace("_", " ")
 
 

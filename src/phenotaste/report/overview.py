@@ -7,14 +7,13 @@ import numpy as np
 
 from phenotaste.cohort import Cohort
 from phenotaste.core.loop import Outcome
-from phenotaste.disclosure import Gate, rounded, rounded_all
+from phenotaste.disclosure import Gate, printable, rounded, rounded_all
 from phenotaste.report.facts import follow_up
 from phenotaste.report.groups import Groups
 from phenotaste.report.names import without_dates
 from phenotaste.report.patients import Patients
 from phenotaste.report.profile import Outcome as Labels
 from phenotaste.report.record import AttritionStep, Lines
-from phenotaste.report.text import readable
 
 WHERE = "overview"
 NOT_SHOWN = "not shown"
@@ -125,7 +124,7 @@ def attrition(origin: Mapping[str, Any] | None, n_patients: int, gate: Gate) -> 
     before = [None, *shown[:-1]]
     return [
         AttritionStep(
-            without_dates(readable(step)), left, None if left is None or had is None else had - left
+            without_dates(printable(step)), left, None if left is None or had is None else had - left
         )
         for (step, _), left, had in zip(steps, shown, before, strict=True)
     ]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from phenotaste.disclosure import printable
 from phenotaste.report.record import Content
-from phenotaste.report.text import readable
 
 STYLES = ("page.css", "card.css", "print.css")
 # One script in the page, read in this order.
@@ -39,7 +39,7 @@ def render(content: Content | Mapping[str, Any]) -> str:
     style = "\n".join(_part(name) for name in STYLES)
     script = '"use strict";\n(() => {\n' + "\n".join(_part(name) for name in SCRIPTS) + "})();\n"
     return environment.get_template("page.html").render(
-        title=readable(record["title"]),
+        title=printable(record["title"]),
         trusted=record["trusted"],
         version=record["version"],
         fingerprint=record["fingerprint"],

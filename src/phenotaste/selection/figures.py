@@ -1,14 +1,31 @@
-"""The figures of a selection: stability, fit, weights, starts, evidence, unseen patients. None is about a patient."""
+"""Figures of a selection: stability, fit, weights, starts, evidence, held-out patients. None shows a single patient."""
 
-import io
-import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phenotaste import metrics
 from phenotaste.errors import InputError
+from phenotaste.plotting import (
+    BLUE,
+    GREY,
+    LINE,
+    PALE_BLUE,
+    RED,
+    TITLE_SIZE,
+    add_colorbar,
+    axis_legend_below,
+    clean_axes,
+    error_line,
+    hide_frame,
+    image_files,
+    legend_below,
+    new_figure,
+    new_grid,
+    set_labels,
+    set_suptitle,
+)
 from phenotaste.selection.files import Result
 from phenotaste.selection.folder import Folder
 from phenotaste.selection.matching import FOUND, matched
@@ -21,77 +38,65 @@ if TYPE_CHECKING:
 
     from phenotaste.selection.record import Selection
 
-BLUE, RED, SOFT, LINE, PALE = "#1f6391", "#c4261d", "#5b6875", "#c9d0d6", "#d9e7f1"
-DPI = 150
-MOST_LABELS = 25  # phenotypes named along the matrix of starts
+MAX_TICK_LABELS = 25  # phenotypes named along the matrix of starts
 
 
-def save_all(found: "Selection", folder: Folder) -> None:
-    """Every figure that the selection allows, as PNG and PDF."""
-    place = Folder(folder.path / "figures")
-    place.path.mkdir(exist_ok=True)
-    for what in drawable(found):
-        figure = draw(found, what)
-        for kind in ("png", "pdf"):
-            picture = io.BytesIO()
-            # Without its date a PDF of the same selection is the same file.
-            figure.savefig(
-                picture, format=kind, dpi=DPI, metadata={"CreationDate": None} if kind == "pdf" else None
-            )
-            place.put(f"{what}.{kind}", picture.getvalue())
+def save_all(result: "Selection", folder: Folder) -> None:
+    """Write every figure that the selection allows, as PNG and PDF."""
+    figures = Folder(folder.path / "figures")
+    figures.path.mkdir(exist_ok=True)
+    for what in drawable(result):
+        for name, content in image_files(what, draw(result, what)):
+            figures.put(name, content)
 
 
-def drawable(found: "Selection") -> list[str]:
-    several = found.table["lam"].nunique() * found.table["mu"].nunique() > 1
-    wanted = {
-        "weights": several,
-        "evidence": len(found.evidence) > 0,
-        "unseen": "unseen_error" in found.table,
+def drawable(result: "Selection") -> list[str]:
+    """Return the names of the figures that the selection has results for."""
+    allowed = {
+        "weights": result.table["lam"].nunique() * result.table["mu"].nunique() > 1,
+        "evidence": len(result.evidence) > 0,
+        "unseen": "unseen_error" in result.table,
     }
-    return [what for what in DRAWINGS if wanted.get(what, True)]
+    return [what for what in FIGURES if allowed.get(what, True)]
 
 
-def draw(found: "Selection", what: str) -> "Figure":
-    if what not in DRAWINGS:
-        raise InputError(f"There is no figure {what!r}: choose one of {', '.join(drawable(found))}.")
-    if what not in drawable(found):
+def draw(result: "Selection", what: str) -> "Figure":
+    if what not in FIGURES:
+        raise InputError(f"There is no figure {what!r}: choose one of {', '.join(drawable(result))}.")
+    if what not in drawable(result):
         raise InputError(f"The figure {what!r} needs more than this selection has: {NEEDS[what]}.")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a letter the font lacks is drawn as a box
-        return DRAWINGS[what](found)
+    return FIGURES[what](result)
 
 
-def stability(found: "Selection") -> "Figure":
-    """The paper's figure, with the spread over pairs of starts."""
-    rows = by_rank(found.rule, found.table)
+def stability(result: "Selection") -> "Figure":
+    """Mean dissimilarity of the starts against rank, as in the paper, with its spread over pairs of starts."""
+    rows = by_rank(result.rule, result.table)
     figure, (axis,) = panels(1)
     axis.fill_between(
         rows["rank"],
         rows["dissimilarity_low"],
         rows["dissimilarity_high"],
-        color=PALE,
+        color=PALE_BLUE,
         linewidth=0,
         label="lowest to highest of all pairs",
     )
-    axis.errorbar(
+    error_line(
+        axis,
         rows["rank"],
         rows["dissimilarity"],
         rows["dissimilarity_se"],
         color=BLUE,
-        marker="o",
-        markersize=4,
-        capsize=2,
         label="mean and its standard error",
     )
     axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
-    finish(axis, found, "How much the starts differ, by number of phenotypes", "mean dissimilarity")
-    legend_below(figure, axis)
+    label_ranks(axis, result, "How much the starts differ, by number of phenotypes", "mean dissimilarity")
+    legend_below(figure, [axis])
     return figure
 
 
-def fit(found: "Selection") -> "Figure":
+def fit(result: "Selection") -> "Figure":
     """RMSE and CPI against rank."""
-    rows = by_rank(found.rule, found.table)
+    rows = by_rank(result.rule, result.table)
     figure, axes = panels(2)
     for axis, name, title in zip(
         axes, ("rmse", "cpi"), ("RMSE (lower is better)", "CPI (near 1: phenotypes are unique)"), strict=True
@@ -100,28 +105,31 @@ def fit(found: "Selection") -> "Figure":
         axis.plot(
             rows["rank"],
             rows[f"best_{name}"],
-            color=SOFT,
+            color=GREY,
             linestyle=":",
             label="start with the lowest RMSE",
         )
-        finish(axis, found, title, name.upper())
+        label_ranks(axis, result, title, name.upper())
         axis.ticklabel_format(axis="y", useOffset=False)
-    legend_below(figure, axes[0])
+    legend_below(figure, axes[:1])
     return figure
 
 
-def weights(found: "Selection") -> "Figure":
-    """λ × μ at the chosen rank."""
-    rows = found.table[found.table["rank"] == found.rank]
+def weights(result: "Selection") -> "Figure":
+    """Dissimilarity, RMSE and CPI over λ × μ at the chosen rank."""
+    rows = result.table[result.table["rank"] == result.rank]
     figure = new_figure(9.6, 3.3)
-    figure.suptitle(f"{found.rank} phenotypes, by weights", fontsize=10, x=0.01, horizontalalignment="left")
+    set_suptitle(figure, f"{result.rank} phenotypes, by weights")
     axes = figure.subplots(1, 3)
     titles = {"dissimilarity": "dissimilarity", "rmse": "RMSE", "cpi": "CPI"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         table = rows.pivot_table(index="lam", columns="mu", values=name, dropna=False)
         heat_map(axis, table, title, "Blues_r" if name != "cpi" else "Blues")
-        here = np.argmax(table.columns == found.best.mu), np.argmax(table.index == found.best.lam)
-        axis.add_patch(rectangle((here[0] - 0.5, here[1] - 0.5)))
+        mark_cell(
+            axis,
+            int(np.argmax(table.columns == result.best.mu)),
+            int(np.argmax(table.index == result.best.lam)),
+        )
     return figure
 
 
@@ -137,48 +145,40 @@ def heat_map(axis: "Axes", table: "pd.DataFrame", title: str, colours: str) -> N
         )
     axis.set_xticks(range(table.shape[1]), [f"{value:g}" for value in table.columns], fontsize=8)
     axis.set_yticks(range(table.shape[0]), [f"{value:g}" for value in table.index], fontsize=8)
-    axis.set_xlabel("μ (uniqueness)", fontsize=8)
-    axis.set_ylabel("λ (static features)", fontsize=8)
-    axis.set_title(title, fontsize=9, loc="left")
-    axis.tick_params(length=0)
-    axis.spines[:].set_visible(False)
+    set_labels(axis, title, "μ (uniqueness)", "λ (static features)")
+    hide_frame(axis)
 
 
-def rectangle(corner: tuple[float, float]) -> Any:
+def mark_cell(axis: "Axes", column: int, row: int) -> None:
+    """Frame the cell of the chosen model."""
     from matplotlib.patches import Rectangle
 
-    return Rectangle(corner, 1, 1, fill=False, edgecolor=RED, linewidth=2)
+    axis.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=RED, linewidth=2))
 
 
-def starts(found: "Selection") -> "Figure":
-    """Cosines between all phenotypes of all starts, phenotype by phenotype: bright squares are found again."""
-    R, n = found.rank, len(found.definitions)
-    anchor = as_result(found.best.V_)
-    ordered = [V[:, matched(anchor, as_result(V)).partner] for V in found.definitions]
-    stacked = np.stack(ordered, axis=2).reshape(
-        len(found.best.V_), R * n
-    )  # phenotype by phenotype, start by start
+def starts(result: "Selection") -> "Figure":
+    """Cosines between all phenotypes of all starts: dark blocks are phenotypes that most starts reproduce."""
+    R, n = result.rank, len(result.definitions)
+    anchor = as_result(result.best.V_)
+    ordered = [V[:, matched(anchor, as_result(V)).partner] for V in result.definitions]
+    # Column r * n + i is phenotype r of start i.
+    stacked = np.stack(ordered, axis=2).reshape(len(result.best.V_), R * n)
     size = float(np.clip(1.5 + 0.055 * R * n, 4.2, 9.0))
     figure = new_figure(size + 0.9, size)
     axis = figure.subplots()
-    mesh = axis.imshow(metrics.cosines(stacked, stacked), cmap="Blues", vmin=0, vmax=1)
+    image = axis.imshow(metrics.cosines(stacked, stacked), cmap="Blues", vmin=0, vmax=1)
     edges = np.arange(1, R) * n - 0.5
     for draw_line in (axis.axhline, axis.axvline):
         for edge in edges:
             draw_line(edge, color="white", linewidth=1.2)
-    places = np.arange(R) * n + (n - 1) / 2
-    names = [str(r + 1) for r in range(R)] if R <= MOST_LABELS else [""] * R
-    axis.set_xticks(places, names, fontsize=8)
-    axis.set_yticks(places, names, fontsize=8)
-    axis.set_xlabel(f"phenotype, its {n} starts side by side", fontsize=8)
-    axis.set_ylabel("phenotype", fontsize=8)
-    axis.set_title("Phenotypes of all starts, matched to the chosen one's", fontsize=10, loc="left")
-    axis.tick_params(length=0)
-    axis.spines[:].set_visible(False)
-    bar = figure.colorbar(mesh, ax=axis, fraction=0.046, pad=0.03)
-    bar.set_label("cosine of the definitions", fontsize=8)
-    bar.ax.tick_params(labelsize=7, length=2)
-    bar.outline.set_visible(False)
+    centres = np.arange(R) * n + (n - 1) / 2
+    names = [str(r + 1) for r in range(R)] if R <= MAX_TICK_LABELS else [""] * R
+    axis.set_xticks(centres, names, fontsize=8)
+    axis.set_yticks(centres, names, fontsize=8)
+    title = "Phenotypes of all starts, matched to those of the chosen start"
+    set_labels(axis, title, f"phenotype, {n} starts each", "phenotype", TITLE_SIZE)
+    hide_frame(axis)
+    add_colorbar(image, axis, "cosine of the definitions", fraction=0.046, pad=0.03)
     return figure
 
 
@@ -186,12 +186,12 @@ def as_result(V: np.ndarray) -> Result:
     return Result(V, None, np.eye(V.shape[1]), {})
 
 
-def evidence(found: "Selection") -> "Figure":
-    """How alike each phenotype and its partners are, over starts and over resampled patients."""
-    table = found.evidence
+def evidence(result: "Selection") -> "Figure":
+    """Similarity of each phenotype to its counterparts in other starts and in resampled patients."""
+    table = result.evidence
     kinds = [kind for kind in ("starts", "bootstrap") if (table["kind"] == kind).any()]
     titles = {"starts": "other starts", "bootstrap": "resampled patients"}
-    figure = new_figure(max(6.0, 2.0 + 0.55 * found.rank), 1.2 + 2.3 * len(kinds))
+    figure = new_figure(max(6.0, 2.0 + 0.55 * result.rank), 1.2 + 2.3 * len(kinds))
     axes = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
     for axis, kind in zip(axes, kinds, strict=True):
         for factor, colour, shift in (("V", BLUE, -0.14), ("F", RED, 0.14)):
@@ -199,86 +199,61 @@ def evidence(found: "Selection") -> "Figure":
             scatter(axis, rows, colour, shift, {"V": "temporal", "F": "static"}[factor] + " definition")
         axis.axhline(FOUND, color=LINE, linewidth=1, zorder=0)
         axis.set_ylim(-0.03, 1.03)
-        axis.set_ylabel("cosine", fontsize=8)
-        axis.set_title(f"Each phenotype and its partners in {titles[kind]}", fontsize=10, loc="left")
-        clean(axis)
-    axes[-1].set_xlabel(f"phenotype (above the line, {FOUND:g}, it counts as found again)", fontsize=8)
-    axes[-1].set_xticks(range(1, found.rank + 1))
-    legend_below(figure, axes[0])
+        title = f"Each phenotype and its counterparts in {titles[kind]}"
+        set_labels(axis, title, y="cosine", title_size=TITLE_SIZE)
+        clean_axes(axis)
+    set_labels(axes[-1], x=f"phenotype (above the line at {FOUND:g} it counts as reproduced)")
+    axes[-1].set_xticks(range(1, result.rank + 1))
+    legend_below(figure, axes[:1])
     return figure
 
 
 def scatter(axis: "Axes", rows: "pd.DataFrame", colour: str, shift: float, label: str) -> None:
-    """Each comparison a dot, moved a little sideways in turn so that equal ones can be told; the median a bar."""
+    """Draw each comparison as a dot, jittered so that equal ones stay visible, and the median as a bar."""
     if rows.empty:
         return
-    turn = rows.groupby("phenotype").cumcount().to_numpy() % 7
-    x = rows["phenotype"].to_numpy() + shift + (turn - 3) * 0.025
+    jitter = (rows.groupby("phenotype").cumcount().to_numpy() % 7 - 3) * 0.025
+    x = rows["phenotype"].to_numpy() + shift + jitter
     axis.scatter(x, rows["similarity"], s=9, color=colour, alpha=0.45, linewidths=0, label=label)
-    middle = rows.groupby("phenotype")["similarity"].median()
-    places = middle.index.to_numpy(float) + shift
-    axis.hlines(middle, places - 0.11, places + 0.11, color=colour, linewidth=2)
+    median = rows.groupby("phenotype")["similarity"].median()
+    centres = median.index.to_numpy(float) + shift
+    axis.hlines(median, centres - 0.11, centres + 0.11, color=colour, linewidth=2)
 
 
-def unseen(found: "Selection") -> "Figure":
-    """Hold-out: reconstruction of patients that were not fitted, and how alike two halves' phenotypes are."""
-    rows = by_rank(found.rule, found.table)
+def unseen(result: "Selection") -> "Figure":
+    """Reconstruction of held-out patients, and similarity of the phenotypes of two halves of the patients."""
+    rows = by_rank(result.rule, result.table)
     figure, axes = panels(2)
     for name, label, style in (
-        ("unseen_error", "patients of the other half", {"color": BLUE, "marker": "o", "markersize": 4}),
-        ("seen_error", "patients fitted", {"color": SOFT, "linestyle": ":"}),
+        ("unseen_error", "held-out patients", {"color": BLUE, "marker": "o", "markersize": 4}),
+        ("seen_error", "fitted patients", {"color": GREY, "linestyle": ":"}),
     ):
         axes[0].plot(rows["rank"], rows[name], label=label, **style)
-    finish(axes[0], found, "What is left of the visits' size", "share not rebuilt")
+    label_ranks(axes[0], result, "Relative reconstruction error of the visits", "share not reconstructed")
     axes[1].plot(rows["rank"], rows["halves_alike"], color=BLUE, marker="o", markersize=4, label="mean")
-    axes[1].plot(
-        rows["rank"], rows["halves_least"], color=SOFT, linestyle=":", label="least of the phenotypes"
-    )
-    finish(axes[1], found, "Two halves of the patients, matched", "cosine")
+    axes[1].plot(rows["rank"], rows["halves_least"], color=GREY, linestyle=":", label="lowest phenotype")
+    label_ranks(axes[1], result, "Phenotypes of two halves of the patients, matched", "cosine")
     axes[1].set_ylim(-0.03, 1.03)
     for axis in axes:
-        axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+        axis_legend_below(axis)
     return figure
 
 
 def panels(count: int) -> tuple["Figure", list["Axes"]]:
-    figure = new_figure(6.2 if count == 1 else 4.6 * count, 3.6)
-    grid: Any = figure.subplots(1, count, squeeze=False)
+    figure, grid = new_grid(1, count, 6.2 if count == 1 else 4.6 * count, 3.6)
     return figure, list(grid.flat)
 
 
-def finish(axis: "Axes", found: "Selection", title: str, y_label: str) -> None:
-    """What figures over ranks share: the chosen rank, whole numbers below, names."""
-    axis.axvline(found.rank, color=RED, linewidth=1, linestyle="--", zorder=0)
+def label_ranks(axis: "Axes", result: "Selection", title: str, y_label: str) -> None:
+    """Mark the chosen rank, and label an axis of ranks with integers."""
+    axis.axvline(result.rank, color=RED, linewidth=1, linestyle="--", zorder=0)
     top = axis.get_xaxis_transform()
-    axis.text(found.rank, 1.0, " chosen", transform=top, color=RED, fontsize=8, va="top", zorder=0)
-    axis.set_title(title, fontsize=10, loc="left")
-    axis.set_xlabel("number of phenotypes", fontsize=8)
-    axis.set_ylabel(y_label, fontsize=8)
-    axis.tick_params(labelsize=8)
+    axis.text(result.rank, 1.0, " chosen", transform=top, color=RED, fontsize=8, va="top", zorder=0)
+    set_labels(axis, title, "number of phenotypes", y_label, TITLE_SIZE)
     axis.locator_params(axis="x", integer=True)
-    clean(axis)
 
 
-def legend_below(figure: "Figure", axis: "Axes") -> None:
-    """Below everything, where it hides nothing."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=2)
-
-
-def new_figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure  # not pyplot: it keeps figures, and may look for a screen
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def clean(axis: "Axes") -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(LINE)
-    axis.tick_params(color=LINE, labelsize=8)
-
-
-DRAWINGS: dict[str, Callable[["Selection"], "Figure"]] = {
+FIGURES: dict[str, Callable[["Selection"], "Figure"]] = {
     "stability": stability,
     "fit": fit,
     "weights": weights,

@@ -1,9 +1,9 @@
-"""What the studies' figures share: a colour and a mark for each method, and lines with their spread."""
+"""What the studies' figures share: a colour and a marker for each method, and lines with their spread."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from phenotaste.report.drawing import SOFT, clean, new_figure
+from phenotaste.plotting import BLUE, BROWN, GREY, LIGHT_BLUE, ORANGE, legend_below, new_grid
 from phenotaste.studies.methods import LABELS, LETTER, PUBLISHED
 
 if TYPE_CHECKING:
@@ -11,42 +11,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# They differ in lightness and mark as well as in hue, and line styles tell variants of one method apart.
+# Line styles tell variants of one method apart.
 STYLES: dict[str, dict[str, Any]] = {
-    "TASTE": {"color": "#1f6391", "marker": "o", "linewidth": 2.0, "zorder": 5},
-    LETTER: {"color": "#7fb2d6", "marker": "o", "linewidth": 1.2, "linestyle": (0, (4, 2)), "zorder": 3},
-    # Hollow: on TASTE's core it lies on TASTE's line.
+    "TASTE": {"color": BLUE, "marker": "o", "linewidth": 2.0, "zorder": 5},
+    LETTER: {"color": LIGHT_BLUE, "marker": "o", "linewidth": 1.2, "linestyle": (0, (4, 2)), "zorder": 3},
+    # Hollow, because Cohen+ on TASTE's core coincides with TASTE.
     "CohenPlus": {
-        "color": "#d07a1f",
+        "color": ORANGE,
         "marker": "s",
         "markersize": 6.5,
         "markerfacecolor": "none",
         "linewidth": 1.4,
         "zorder": 4,
     },
-    PUBLISHED: {"color": "#8f4a0b", "marker": "s", "linewidth": 1.4, "linestyle": (0, (4, 2)), "zorder": 4},
-    "CopaPlus": {"color": SOFT, "marker": "^", "linewidth": 1.4, "zorder": 4},
+    PUBLISHED: {"color": BROWN, "marker": "s", "linewidth": 1.4, "linestyle": (0, (4, 2)), "zorder": 4},
+    "CopaPlus": {"color": GREY, "marker": "^", "linewidth": 1.4, "zorder": 4},
 }
 
 
 def grid(
-    down: int, across: int, *, width: float = 2.5, height: float = 2.1, **sharing: Any
+    n_rows: int, n_columns: int, *, width: float = 2.5, height: float = 2.1, **sharing: Any
 ) -> tuple["Figure", Any]:
-    """Panels in rows and columns, and room below them for a legend."""
-    figure = new_figure(width * across + 0.6, height * down + 0.6)
-    axes: Any = figure.subplots(down, across, squeeze=False, **sharing)
-    for axis in axes.flat:
-        axis.tick_params(labelsize=8)
-        clean(axis)
-    return figure, axes
+    """Return a figure and its panels, each of this size, with space below them for a legend."""
+    return new_grid(n_rows, n_columns, width * n_columns + 0.6, height * n_rows + 0.6, **sharing)
 
 
-def line(axis: "Axes", rows: "pd.DataFrame", x: str, y: str, method: str, label: str | None = None) -> None:
-    """Means joined by a line, and one standard deviation to either side."""
+def line(axis: "Axes", rows: "pd.DataFrame", x: str, y: str, method: str) -> None:
+    """Draw means joined by a line, with a band of one standard deviation to either side."""
     rows = rows.sort_values(x)
-    name = LABELS.get(method, method) if label is None else label
     style = {"markersize": 3.5, **STYLES.get(method, {})}
-    axis.plot(rows[x], rows[f"{y}_mean"], label=name, **style)
+    axis.plot(rows[x], rows[f"{y}_mean"], label=LABELS.get(method, method), **style)
     spread = rows[f"{y}_sd"].fillna(0.0)
     axis.fill_between(
         rows[x],
@@ -59,8 +53,8 @@ def line(axis: "Axes", rows: "pd.DataFrame", x: str, y: str, method: str, label:
     )
 
 
-def same_heights(axes: Sequence["Axes"], within: tuple[float, float] = (-float("inf"), float("inf"))) -> None:
-    """One scale for panels side by side, cut to these limits; only the first of them says which."""
+def share_y(axes: Sequence["Axes"], within: tuple[float, float] = (-float("inf"), float("inf"))) -> None:
+    """Give a row of panels the same y limits, clipped to `within`; only the first shows tick labels."""
     limits = [axis.get_ylim() for axis in axes]
     low, high = min(pair[0] for pair in limits), max(pair[1] for pair in limits)
     for n, axis in enumerate(axes):
@@ -68,25 +62,6 @@ def same_heights(axes: Sequence["Axes"], within: tuple[float, float] = (-float("
         axis.tick_params(labelleft=n == 0)
 
 
-def titles(axes: Sequence["Axes"], names: Sequence[str]) -> None:
-    for axis, name in zip(axes, names, strict=True):
-        axis.set_title(name, fontsize=9, loc="left")
-
-
 def legend(figure: "Figure", axes: Any) -> None:
-    """One for all panels, below everything, in a row."""
-    entries: dict[str, Any] = {}
-    for axis in axes.flat:
-        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
-            entries.setdefault(name, handle)
-    known = list(LABELS.values())
-    names = sorted(entries, key=lambda name: known.index(name) if name in known else len(known))
-    entries = {name: entries[name] for name in names}
-    figure.legend(
-        list(entries.values()),
-        list(entries),
-        loc="outside lower center",
-        fontsize=8,
-        frameon=False,
-        ncols=len(entries),
-    )
+    """Add one legend for all panels below the figure, methods in the order of `LABELS`."""
+    legend_below(figure, axes.flat, list(LABELS.values()))

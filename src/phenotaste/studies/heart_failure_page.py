@@ -2,7 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from phenotaste.report.drawing import LINE, SOFT, STATIC, TEMPORAL, clean, new_figure, plain
+from phenotaste.plotting import (
+    BLUE,
+    GREY,
+    LINE,
+    RED,
+    axis_legend_below,
+    clean_axes,
+    error_line,
+    escape_name,
+    new_figure,
+    set_labels,
+)
 from phenotaste.selection import rules
 from phenotaste.simulate._heart_failure_names import PHENOTYPES
 from phenotaste.studies.page import fixed, markdown, shown, span
@@ -23,22 +34,19 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
     shares(middle, phenotypes(results, REPEATED))
     found(right, results)
     for axis in (left, middle, right):
-        axis.tick_params(labelsize=8)
-        clean(axis)
+        clean_axes(axis)
     right.spines["left"].set_visible(False)
     return drawn
 
 
 def stability(axis: "Axes", table: "pd.DataFrame") -> None:
     """The paper's figure: the lowest mean dissimilarity at each number of phenotypes."""
-    axis.errorbar(
+    error_line(
+        axis,
         table["rank"],
         table["dissimilarity"],
         table["dissimilarity_se"],
-        color=TEMPORAL,
-        marker="o",
-        markersize=4,
-        capsize=2,
+        color=BLUE,
         linewidth=1.6,
     )
     chosen = table.sort_values("dissimilarity").iloc[0]
@@ -48,36 +56,30 @@ def stability(axis: "Axes", table: "pd.DataFrame") -> None:
         xytext=(8, -3),
         textcoords="offset points",
         fontsize=8,
-        color=STATIC,
+        color=RED,
     )
-    axis.plot(chosen["rank"], chosen["dissimilarity"], "o", color=STATIC, markersize=6, zorder=5)
+    axis.plot(chosen["rank"], chosen["dissimilarity"], "o", color=RED, markersize=6, zorder=5)
     axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
     axis.locator_params(axis="x", integer=True)
-    axis.set_title("How much starts differ", fontsize=9, loc="left")
-    axis.set_xlabel("number of phenotypes", fontsize=8)
-    axis.set_ylabel("mean dissimilarity, its standard error", fontsize=8)
+    set_labels(axis, "Stability", "number of phenotypes", "mean dissimilarity, its standard error")
 
 
 def shares(axis: "Axes", rows: "pd.DataFrame") -> None:
     """COPA with static features repeated: what part of each definition they are."""
-    axis.barh(
-        rows["phenotype"], 100 * rows["static_share"], color=STATIC, height=0.6, label="static features"
-    )
+    axis.barh(rows["phenotype"], 100 * rows["static_share"], color=RED, height=0.6, label="static features")
     axis.barh(
         rows["phenotype"],
         100 * (1 - rows["static_share"]),
         left=100 * rows["static_share"],
-        color=TEMPORAL,
+        color=BLUE,
         height=0.6,
         label="codes",
     )
     axis.invert_yaxis()
     axis.set_yticks(rows["phenotype"])
     axis.set_xlim(0, 100)
-    axis.set_ylabel("phenotype", fontsize=8)
-    axis.set_xlabel("% of the squared weight", fontsize=8)
-    axis.set_title("Definitions by COPA (+static)", fontsize=9, loc="left")
-    legend_under(axis)
+    set_labels(axis, "Definitions by COPA (+static)", "% of the squared weight", "phenotype")
+    axis_legend_below(axis)
 
 
 def found(axis: "Axes", results: "pd.DataFrame") -> None:
@@ -88,22 +90,17 @@ def found(axis: "Axes", results: "pd.DataFrame") -> None:
         if name in ours.index and name in theirs.index:
             axis.plot([ours[name], theirs[name]], [y, y], color=LINE, linewidth=2, zorder=1)
     for values, colour, mark, label in (
-        (theirs, SOFT, "^", "COPA (+static)"),
-        (ours, TEMPORAL, "o", "TASTE"),
+        (theirs, GREY, "^", "COPA (+static)"),
+        (ours, BLUE, "o", "TASTE"),
     ):
         there = [y for y, name in enumerate(PHENOTYPES) if name in values.index]
         cosines = [float(values[PHENOTYPES[y]]) for y in there]
         axis.scatter(cosines, there, color=colour, marker=mark, s=34, label=label, zorder=3)
-    axis.set_yticks(range(len(PHENOTYPES)), [plain(wrapped(name)) for name in PHENOTYPES], fontsize=8)
+    axis.set_yticks(range(len(PHENOTYPES)), [escape_name(wrapped(name)) for name in PHENOTYPES], fontsize=8)
     axis.invert_yaxis()
     axis.set_xlim(-0.03, 1.03)
-    axis.set_xlabel("cosine with the planted codes", fontsize=8)
-    axis.set_title("Planted phenotypes found again", fontsize=9, loc="left")
-    legend_under(axis)
-
-
-def legend_under(axis: "Axes") -> None:
-    axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    set_labels(axis, "Recovery of planted phenotypes", "cosine with the planted codes")
+    axis_legend_below(axis)
 
 
 def wrapped(name: str) -> str:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from phenotaste.plotting import error_line, legend_below, set_labels
 from phenotaste.prediction.figures import COLOURS, DASHES
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
 from phenotaste.prediction.splits import VALIDATION
@@ -41,21 +42,13 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
                 axis.axhline(part["auc_mean"].iloc[0], label=LABELS[method], **style | {"linewidth": 1.0})
                 continue
             x = np.arange(len(part)) + 0.05 * (place - 1.5)  # side by side, so that bars can be told apart
-            axis.errorbar(
-                x, part["auc_mean"], part["auc_sd"], marker="o", markersize=3.5, capsize=2, label=LABELS[method],
-                zorder=4 if method == TASTE_NAME else 3, **style,
-            )  # fmt: skip
+            style |= {"label": LABELS[method], "markersize": 3.5, "zorder": 4 if method == TASTE_NAME else 3}
+            error_line(axis, x, part["auc_mean"], part["auc_sd"], **style)
         ranks = sorted(rows["rank"].dropna().unique())
         axis.set_xticks(range(len(ranks)), [f"{rank:g}" for rank in ranks])
-        axis.set_xlabel("number of phenotypes", fontsize=8)
-        axis.set_title(COHORTS[cohort].replace(": ", ":\n"), fontsize=9, loc="left")
-    axes[0, 0].set_ylabel("AUC on test patients, mean ± sd of splits", fontsize=8)
-    entries: dict[str, Any] = {}
-    for axis in axes.flat:
-        entries |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    names = [LABELS[method] for method in methods_of(table)]
-    handles = [entries[name] for name in names]
-    figure.legend(handles, names, loc="outside lower center", fontsize=8, frameon=False, ncols=len(names))
+        set_labels(axis, COHORTS[cohort].replace(": ", ":\n"), "number of phenotypes")
+    set_labels(axes[0, 0], y="AUC on test patients, mean ± sd of splits")
+    legend_below(figure, axes.flat, [LABELS[method] for method in methods_of(table)])
     return figure
 
 

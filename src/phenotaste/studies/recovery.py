@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phenotaste import metrics, simulate
+from phenotaste.plotting import set_labels
 from phenotaste.simulate import Truth
 from phenotaste.studies import drawing
 from phenotaste.studies.methods import LABELS, LETTER, estimator, fitted, ordered, quality
@@ -128,10 +129,10 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
             for method in ordered(rows["method"]):
                 part = rows[rows["method"] == method].assign(percent=100 * rows["noise"])
                 drawing.line(axis, part, "percent", measure, method)
-        axes[0, column].set_title(f"noise {SCALES[scale]}\n{SHAPES[q]}", fontsize=9, loc="left")
-        axes[1, column].set_xlabel("elements with noise, %", fontsize=8)
-    axes[0, 0].set_ylabel("average Sim", fontsize=8)
-    axes[1, 0].set_ylabel("CPI", fontsize=8)
+        set_labels(axes[0, column], f"noise {SCALES[scale]}\n{SHAPES[q]}")
+        set_labels(axes[1, column], x="elements with noise, %")
+    set_labels(axes[0, 0], y="average Sim")
+    set_labels(axes[1, 0], y="CPI")
     drawing.legend(figure, axes)
     return figure
 

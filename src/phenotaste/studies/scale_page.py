@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from phenotaste.plotting import GREEN, LABEL_SIZE, set_labels
 from phenotaste.studies import drawing
 from phenotaste.studies.methods import LABELS, PUBLISHED, ordered
 from phenotaste.studies.page import markdown, shown, span, spread
@@ -17,7 +18,7 @@ PAPER_RATIO, PAPER_SIZES = (
 )  # Q2: up to so many times faster than Cohen+
 PLANNED = (12_500, 25_000, 50_000, 100_000)
 COMPLETE, PART = "to the tolerance", "an iteration"
-ON_GPU: dict[str, Any] = {"color": "#4f8a4b", "marker": "D", "markersize": 4, "linewidth": 2.0, "zorder": 5}
+ON_GPU: dict[str, Any] = {"color": GREEN, "marker": "D", "markersize": 4, "linewidth": 2.0, "zorder": 5}
 
 
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
@@ -26,17 +27,15 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
     whole, iteration = axes[0][:2]
     panel(whole, table[(table["part"] == COMPLETE) & (table["device"] == "cpu")], "processor_seconds")
     panel(iteration, table[table["device"] == "cpu"], "processor_iteration")
-    whole.set_title("A fit to 1e-4", fontsize=9, loc="left")
-    iteration.set_title("An iteration", fontsize=9, loc="left")
-    whole.set_ylabel("processor seconds", fontsize=8)
+    set_labels(whole, "A fit to 1e-4", y="processor seconds")
+    set_labels(iteration, "An iteration")
     if len(on_gpu):
         clock = axes[0][2]
         ours = table[(table["part"] == COMPLETE) & (table["method"] == "TASTE")]
         panel(clock, ours[ours["device"] == "cpu"], "seconds")
         clock.plot(on_gpu["patients"], on_gpu["seconds_mean"], label="TASTE, on a GPU", **ON_GPU)
         sizes_below(clock, ours["patients"])
-        clock.set_title("A fit to 1e-4, on the clock", fontsize=9, loc="left")
-        clock.set_ylabel("seconds", fontsize=8)
+        set_labels(clock, "A fit to 1e-4, elapsed time", y="seconds")
     drawing.legend(drawn, axes)
     return drawn
 
@@ -70,9 +69,9 @@ def sizes_below(axis: "Axes", patients: "pd.Series") -> None:
     for size in sizes:
         if not there or size > apart * there[-1]:
             there.append(size)
-    axis.set_xticks(there, [short(size) for size in there], fontsize=8)
+    axis.set_xticks(there, [short(size) for size in there], fontsize=LABEL_SIZE)
     axis.minorticks_off()
-    axis.set_xlabel("patients", fontsize=8)
+    set_labels(axis, x="patients")
 
 
 def short(size: int) -> str:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from phenotaste.plotting import set_labels
 from phenotaste.studies import cohorts, drawing
 from phenotaste.studies.methods import LABELS, PUBLISHED, ordered
 from phenotaste.studies.page import markdown, shown, span, spread
@@ -34,16 +35,16 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
         for axis, (measure, _) in zip(axes[:, column], MEASURES, strict=True):
             for method in ordered(rows["method"]):
                 drawing.line(axis, rows[rows["method"] == method], "rank", measure, method)
-        axes[0, column].set_title(f"{shape_name(data)}\n{weights} weights", fontsize=9, loc="left")
+        set_labels(axes[0, column], f"{shape_name(data)}\n{weights} weights")
+        set_labels(axes[2, column], x="phenotypes")
         axes[2, column].set_yscale("log")
-        axes[2, column].set_xlabel("phenotypes", fontsize=8)
         axes[2, column].set_xticks(sorted(table["rank"].unique()))
     for pair in range(0, len(columns), 2):  # the RMSE of two cohorts have nothing to do with each other
-        drawing.same_heights(axes[0, pair : pair + 2])
-    drawing.same_heights(axes[1], within=(LOWEST_CPI, 1.05))
-    drawing.same_heights(axes[2])
+        drawing.share_y(axes[0, pair : pair + 2])
+    drawing.share_y(axes[1], within=(LOWEST_CPI, 1.05))
+    drawing.share_y(axes[2])
     for axis, (_, title) in zip(axes[:, 0], MEASURES, strict=True):
-        axis.set_ylabel(title.replace(" (", "\n("), fontsize=8)
+        set_labels(axis, y=title.replace(" (", "\n("))
     drawing.legend(drawn, axes)
     return drawn
 

@@ -1,9 +1,8 @@
 """What a study leaves: results.csv, summary.csv, the figure and the page, all made from results.csv."""
 
-import io
 from typing import TYPE_CHECKING
 
-from phenotaste.report.drawing import DPI
+from phenotaste.plotting import image_files
 from phenotaste.studies.folder import Folder
 from phenotaste.studies.page import page
 from phenotaste.studies.study import Cell, Study
@@ -48,12 +47,9 @@ def write_all(
     folder.put(SUMMARY, summary.to_csv(index=False))
     figure = study.figure(results, summary)
     files = [RESULTS, SUMMARY, f"{study.NAME}.md"]
-    for kind in ("png", "pdf"):
-        picture = io.BytesIO()
-        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-        figure.savefig(picture, format=kind, dpi=DPI, metadata=metadata)
-        folder.put(f"{study.NAME}.{kind}", picture.getvalue())
-        files.append(f"{study.NAME}.{kind}")
+    for name, content in image_files(study.NAME, figure):
+        folder.put(name, content)
+        files.append(name)
     for name in getattr(study, "FILES", ()):
         for path in (folder.workplace(cell) / name for cell in cells):
             if path.exists():
