@@ -13,7 +13,8 @@ from phenotaste.core import reference
 from phenotaste.core.kernels.polar import SMALLEST
 from phenotaste.core.model_step import model_step, objective
 from phenotaste.core.records import Model, Sums, Weights
-from phenotaste.engines.threads import Threads, available_cores
+from phenotaste.engines.threads import Threads
+from phenotaste.runs.resources import available_cores
 
 
 @given(c=cohorts, rank=st.integers(1, 6))

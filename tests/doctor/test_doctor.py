@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phenotaste.cli.doctor import gpu_line, machine_lines, print_examination, trial_lines
-from phenotaste.doctor import bug_report, children, machine, packages, probes
+from phenotaste.doctor import bug_report, children, packages, probes
 from phenotaste.doctor.examination import Examination
-from phenotaste.doctor.machine import Machine
 from phenotaste.doctor.packages import Extra, Need
-from phenotaste.engines.threads import available_cores
+from phenotaste.runs import resources
+from phenotaste.runs.resources import Machine
 
 HEAVY = {"numpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "sklearn", "torch", "dask", "duckdb"}
 ROOMY = Machine(4, 4, None, 2**36, 2**35, 2**36)
@@ -64,7 +64,7 @@ def test_a_fit_is_tried_and_its_findings_are_true(record):
     assert record["works"] is True
     assert record["core"]["state"] == "works"
     assert record["core"]["kernels"]["read"] + record["core"]["kernels"]["compiled"] > 0
-    assert record["machine"]["cores"] == available_cores()
+    assert record["machine"]["cores"] == resources.available_cores()
     assert record["machine"]["memory"] > record["machine"]["memory_free"] > 0
     assert record["machine"]["disk_free"] > 0
     assert {need["name"] for need in record["needs"]} >= {"numpy", "numba", "duckdb", "psycopg-binary"}
@@ -207,7 +207,7 @@ def test_each_thing_that_is_wrong_has_a_line_of_advice_and_nothing_else_has():
     assert found(needs=[old]).works  # pip would not have it so, but the fit was tried
     assert found(needs=None).advice[0][0] == "installation"
     assert found(core={"state": "broken", "error": "x"}).advice[0][0] == "core"
-    share = found(machine=ROOMY._replace(core_share=1.5)).advice
+    share = found(machine=ROOMY._replace(cpu_quota=1.5)).advice
     assert share == [("cores", "use --threads 1: the container gives no more time than that")]
     assert "--plan" in dict(found(machine=ROOMY._replace(memory_free=2**30)).advice)["memory"]
     assert "TMPDIR" in dict(found(machine=ROOMY._replace(disk_free=None)).advice)["disk"]
@@ -232,7 +232,7 @@ def test_what_is_printed(capsys):
     assert "gpu             not ready: torch is missing" in text
     assert "dask            ready: numpy 2.4.6" in text
     assert 'extra gpu       pip install "torch>=2.11" for fits' in text
-    assert machine_lines(ROOMY._replace(cores=2, core_share=0.5))[0] == (
+    assert machine_lines(ROOMY._replace(cores=2, cpu_quota=0.5))[0] == (
         "Cores",
         "2 of 4, for 0.5 cores' worth of time",
     )
@@ -280,8 +280,8 @@ def test_memory_and_time_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "own").write_text("1:name=systemd:/x\n0::/system.slice/job\n")
     (tmp_path / "meminfo").write_text("MemTotal:  8388608 kB\nMemAvailable: 4194304 kB\n")
     for name, path in (("CGROUP", ""), ("OWN_CGROUP", "own"), ("MEMINFO", "meminfo")):
-        monkeypatch.setattr(machine, name, tmp_path / path)
-    assert machine.machine()[2:5] == (None, 2**33, 2**32)
+        monkeypatch.setattr(resources, name, tmp_path / path)
+    assert resources.machine()[2:5] == (None, 2**33, 2**32)
     (inner / "memory.max").write_text("max\n")
     (inner / "cpu.max").write_text("max 100000\n")
     (inner.parent / "memory.max").write_text(f"{2**30}\n")
@@ -289,17 +289,17 @@ def test_memory_and_time_of_a_container(tmp_path, monkeypatch):
     (inner.parent / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text(f"{2**31}\n")
     (tmp_path / "cpu.max").write_text("200000 100000\n")
-    assert machine.machine()[2:5] == (1.5, 2**30, 2**29)
-    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "nowhere")
-    monkeypatch.setattr(machine, "OWN_CGROUP", tmp_path / "nowhere")
-    assert machine.machine().memory  # of sysconf
-    assert machine.core_share() is None
+    assert resources.machine()[2:5] == (1.5, 2**30, 2**29)
+    monkeypatch.setattr(resources, "MEMINFO", tmp_path / "nowhere")
+    monkeypatch.setattr(resources, "OWN_CGROUP", tmp_path / "nowhere")
+    assert resources.machine().memory  # of sysconf
+    assert resources.cpu_quota() is None
 
 
 @pytest.mark.parametrize("threads", ["", "1", "0", "many", "4096"])
 def test_cores_are_those_a_fit_would_use(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    assert machine.cores() == available_cores()
+    assert resources.machine().cores == resources.available_cores()
 
 
 def test_running_from_source_without_being_installed(monkeypatch):

@@ -12,11 +12,17 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from phenotaste.disclosure import FEWEST, Gate
 from phenotaste.errors import InputError
 from phenotaste.prediction.calibration import GRID, calibration, risk_groups, roc_curve
-from phenotaste.prediction.cell import Found
-from phenotaste.prediction.folder import Task
+from phenotaste.prediction.evaluation_tables import (
+    CALIBRATED,
+    bounds,
+    comparison_table,
+    over_splits,
+    summary_table,
+)
 from phenotaste.prediction.measures import NAMES, measure, measured
+from phenotaste.prediction.nested_split import Found
+from phenotaste.prediction.results import Task
 from phenotaste.prediction.splits import check_sizes, draw_split
-from phenotaste.prediction.tables import CALIBRATED, bounds, comparison_table, over_splits, summary_table
 
 seeds = st.integers(0, 10**6)
 

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-import phenotaste.prediction.evaluation as evaluation
+import phenotaste.prediction.repeated_splits as evaluation
 from phenotaste import TASTE, Cohort, InputError, prediction, simulate
-from phenotaste.prediction.cell import run_cell
-from phenotaste.prediction.folder import Folder, Task
 from phenotaste.prediction.methods import Grids, checked_methods
+from phenotaste.prediction.nested_split import run_cell
+from phenotaste.prediction.results import Folder, Task
 from phenotaste.prediction.splits import draw_split
 
 SMALL = {"ranks": (3, 5), "splits": 2, "baselines": ["raw"], "resamples": 60, "C": [0.1, 1.0], "max_iter": 40}

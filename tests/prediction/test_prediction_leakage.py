@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from phenotaste import Cohort, prediction, simulate
-from phenotaste.prediction.cell import run_cell, tune
 from phenotaste.prediction.methods import Grids
-from phenotaste.prediction.parts import parts_of
+from phenotaste.prediction.nested_split import run_cell, tune
+from phenotaste.prediction.split_cohorts import parts_of
 from phenotaste.prediction.splits import draw_split
 
 GRIDS = Grids(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from helpers.cohorts import cohort as made_up
 from phenotaste import TASTE, Cohort, InputError, metrics, selection, simulate
-from phenotaste.selection import files, rules, run, table
+from phenotaste.selection import execution, files, rules, table
 from phenotaste.selection.consensus import consensus
 from phenotaste.selection.evidence import evidence
 from phenotaste.selection.files import Result
@@ -150,13 +150,13 @@ def test_processes_and_threads_change_nothing(patients, kept, tmp_path):
 
 def test_nothing_is_left_in_the_folder_for_temporary_files(patients, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    abandoned = tmp_path / f"{run.PREFIX}of-a-killed-run"
+    abandoned = tmp_path / f"{execution.PREFIX}of-a-killed-run"
     abandoned.mkdir()
     (abandoned / "cohort").write_text("patients")
     seen = []
 
     def look(progress):
-        folders = list(tmp_path.glob(f"{run.PREFIX}*"))
+        folders = list(tmp_path.glob(f"{execution.PREFIX}*"))
         seen.append([oct(folder.stat().st_mode & 0o777) for folder in folders])
 
     selection.select(patients, [2, 3], n_init=2, jobs=2, callback=look)

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from phenotaste import TASTE, InputError, selection, simulate
-from phenotaste.selection import crew, files
+from phenotaste.runs import workers
+from phenotaste.selection import files
 from phenotaste.selection.grid import Task
 
 COMMAND = [sys.executable, "-m", "phenotaste.cli", "select"]
@@ -137,15 +138,15 @@ def test_a_worker_that_is_killed_is_replaced(place, tmp_path):
     order = {"cohort": "nowhere", "fingerprint": "", "folder": str(tmp_path), "fitting": {}, "threads": 1}
     tasks = [Task("start", 2, 0.1, 1.0, number) for number in range(2)]
     with pytest.raises(InputError, match="nowhere is not a saved cohort"):
-        crew.run_crew(tasks, order, jobs=2, threads=1, done=print)
+        workers.run_crew(tasks, order, jobs=2, threads=1, done=print)
     with pytest.raises(InputError, match="3 worker processes ended before their work was done"):
-        crew.give_up_after(3)
+        workers.give_up_after(3)
 
 
 def test_a_cohort_that_changes_under_the_workers_is_noticed(place, tmp_path):
     order = {"cohort": str(place / "cohort"), "fingerprint": "of another", "folder": str(tmp_path)}
     with pytest.raises(InputError, match="was changed while it was being worked on"):
-        crew.run_crew(
+        workers.run_crew(
             [Task("start", 2, 0.1, 1.0, 0)],
             order | {"fitting": {}, "threads": 1},
             jobs=1,

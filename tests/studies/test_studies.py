@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from helpers import toy_study
 from phenotaste import InputError
+from phenotaste.runs.resources import timed
 from phenotaste.selection.files import locked
-from phenotaste.studies import Options, folder, page, run, writing
-from phenotaste.studies.machine import describe, timed
+from phenotaste.studies import Options, results, run, study_page, writing
 from phenotaste.studies.run import carry_out
 from phenotaste.studies.summary import summarise
+from phenotaste.studies.worker import environment
 
 TIMES = ["cell_seconds", "cell_processor_seconds"]
 
@@ -51,7 +52,9 @@ def test_everything_is_written_from_the_results(tmp_path):
     assert text.startswith("# Squares\n\nWhat are the squares?\n")
     assert "The sum is 10." in text
     assert "4 cells took" in text
-    assert text == page.page(toy_study, results)  # made again from a copy of the table, it is the same page
+    assert text == study_page.page(
+        toy_study, results
+    )  # made again from a copy of the table, it is the same page
 
 
 def test_a_finished_cell_is_not_done_again(tmp_path):
@@ -187,19 +190,19 @@ CELLS = st.dictionaries(st.text(string.ascii_lowercase, min_size=1, max_size=8),
 
 @given(CELLS, CELLS)
 def test_names_of_cells_are_safe_and_their_own(one, other):
-    name = folder.name_of(one)
+    name = results.name_of(one)
     assert set(name) <= set(string.ascii_letters + string.digits + ".+-")
     assert len(name) <= 120
-    assert (json.dumps(one) == json.dumps(other)) == (name == folder.name_of(other))
+    assert (json.dumps(one) == json.dumps(other)) == (name == results.name_of(other))
 
 
 @given(cell=CELLS, row=st.dictionaries(st.text(string.ascii_uppercase, min_size=1), VALUES, max_size=5))
 def test_a_kept_cell_is_read_back(tmp_path_factory, cell, row):
-    place = folder.Folder(tmp_path_factory.mktemp("cells"))
+    place = results.Folder(tmp_path_factory.mktemp("cells"))
     place.cells.mkdir()
     place.keep(cell, [row, {}], {"fact": 1})
     plain = {key: None if value in (float("inf"), -float("inf")) else value for key, value in row.items()}
-    about = {"cell": folder.short_name(cell), "fact": 1}
+    about = {"cell": results.short_name(cell), "fact": 1}
     finite = {key: value for key, value in cell.items() if not isinstance(value, float) or np.isfinite(value)}
     if finite == cell:
         assert place.rows(cell) == [{**cell, **plain, **about}, {**cell, **about}]
@@ -214,7 +217,7 @@ def test_numbers_that_json_lacks_become_blanks():
         "e": "x",
         "f": np.bool_(True),
     }
-    assert folder.plain(row) == {"a": 1.5, "b": 2, "c": None, "d": None, "e": "x", "f": True}
+    assert results.plain(row) == {"a": 1.5, "b": 2, "c": None, "d": None, "e": "x", "f": True}
 
 
 def test_times_are_of_the_clock_and_of_the_processor(monkeypatch):
@@ -222,8 +225,8 @@ def test_times_are_of_the_clock_and_of_the_processor(monkeypatch):
     with timed() as taken:
         sum(range(10**6))
     assert 0 < taken["processor_seconds"] < taken["seconds"] + 0.1
-    assert describe(3)["threads"] == 3
-    assert describe(None)["threads"] == describe(None)["cores"] >= 1
+    assert environment(3)["threads"] == 3
+    assert environment(None)["threads"] == environment(None)["cores"] >= 1
 
 
 def test_means_and_deviations_by_setting_in_order():
@@ -237,15 +240,20 @@ def test_means_and_deviations_by_setting_in_order():
 
 
 def test_how_numbers_look():
-    assert page.spread(1234.5, 1.25) == "1.23e+03 ± 1.2"
-    assert page.spread(0.5, float("nan")) == "0.5"
-    assert page.fixed(1.0, 0.00004) == "1.000 ± 0.000"
-    assert page.fixed(float("nan")) == page.spread(float("nan"), 1.0) == page.shown(None) == "–"
-    assert page.shown(float("nan")) == "–"
-    assert page.span(59.94) == "59.9 s"
-    assert page.span(600) == "10 min"
-    assert page.span(7261) == "2:01:01"
-    assert page.markdown([["x", 1.0]], ["", "y"]) == "|  | y |\n| --- | ---: |\n| x | 1 |"
+    assert study_page.spread(1234.5, 1.25) == "1.23e+03 ± 1.2"
+    assert study_page.spread(0.5, float("nan")) == "0.5"
+    assert study_page.fixed(1.0, 0.00004) == "1.000 ± 0.000"
+    assert (
+        study_page.fixed(float("nan"))
+        == study_page.spread(float("nan"), 1.0)
+        == study_page.shown(None)
+        == "–"
+    )
+    assert study_page.shown(float("nan")) == "–"
+    assert study_page.span(59.94) == "59.9 s"
+    assert study_page.span(600) == "10 min"
+    assert study_page.span(7261) == "2:01:01"
+    assert study_page.markdown([["x", 1.0]], ["", "y"]) == "|  | y |\n| --- | ---: |\n| x | 1 |"
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from phenotaste.studies import NAMES
-from phenotaste.studies.page import page
 from phenotaste.studies.study import load
+from phenotaste.studies.study_page import page
 from phenotaste.studies.writing import read_results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "studies"

@@ -8,8 +8,8 @@ import pytest
 
 from helpers.cohorts import SHARED
 from phenotaste import Cohort, InputError, simulate, studies
+from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.methods import LABELS
-from phenotaste.prediction.tables import over_splits
 from phenotaste.studies import prediction, prediction_page
 from phenotaste.studies.incident import incident_heart_failure, without_outcome
 from phenotaste.studies.study import Options, Work

@@ -8,8 +8,8 @@ from phenotaste.cli.options import Json
 
 if TYPE_CHECKING:
     from phenotaste.doctor import Examination
-    from phenotaste.doctor.machine import Machine
     from phenotaste.doctor.packages import Extra
+    from phenotaste.runs.resources import Machine
 
 KEPT = {
     "package": "in the package's folder",
@@ -75,9 +75,9 @@ def print_lines(title: str, lines: list[tuple[str, str]]) -> None:
 
 
 def machine_lines(here: "Machine") -> list[tuple[str, str]]:
-    cores = f"{here.cores}" + (f" of {here.cores_there}" if here.cores < here.cores_there else "")
-    if here.core_share is not None and here.core_share < here.cores:
-        cores += f", for {here.core_share:.2g} cores' worth of time"
+    cores = f"{here.cores}" + (f" of {here.cores_total}" if here.cores < here.cores_total else "")
+    if here.cpu_quota is not None and here.cpu_quota < here.cores:
+        cores += f", for {here.cpu_quota:.2g} cores' worth of time"
     memory = f"{size(here.memory)}, {size(here.memory_free)} free"
     return [("Cores", cores), ("Memory", memory), ("Temporary disk", f"{size(here.disk_free)} free")]
 

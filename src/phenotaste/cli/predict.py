@@ -131,8 +131,8 @@ def methods_of(text: str | None, static: bool) -> list[str] | None:
 
 def print_evaluation(found: "Evaluation", out: Path) -> None:
     from phenotaste.cli.terminal import print_list
+    from phenotaste.prediction.evaluation_tables import bounds
     from phenotaste.prediction.methods import LABELS
-    from phenotaste.prediction.tables import bounds
 
     lines, kind = [], ""
     for _, row in found.summary.iterrows():

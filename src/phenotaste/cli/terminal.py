@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from phenotaste.core.loop import Progress as FitReport
     from phenotaste.prediction import Progress as PredictionReport
-    from phenotaste.selection.run import Progress as GridReport
+    from phenotaste.selection.execution import Progress as GridReport
     from phenotaste.studies.run import Progress as StudyReport
 
 STYLES = {"temporal": "cyan", "static": "red"}

@@ -1,5 +1,7 @@
 """A cohort as the arrays the kernels need, its columns matched by name to a fitted model's."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -149,3 +151,16 @@ def read_only(array: Array, dtype: Any = None, allocate: Allocator = np.empty) -
         view = view[:]
     view.flags.writeable = False
     return view
+
+
+def cohort_digest(cohort: Cohort) -> str:
+    """SHA-256 of everything that a fit reads: results of another cohort are recognised by it."""
+    digest = hashlib.sha256()
+    parts = [cohort.visits.data, cohort.visits.indices, cohort.visits.indptr, cohort.offsets, cohort.static]
+    for part in parts:
+        array = np.zeros(0) if part is None else np.ascontiguousarray(part)
+        digest.update(f"{array.dtype} {array.shape} ".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    for names in (cohort.feature_names, cohort.static_names):
+        digest.update(json.dumps(None if names is None else [str(name) for name in names]).encode())
+    return digest.hexdigest()

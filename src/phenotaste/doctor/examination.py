@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from phenotaste.doctor.children import ask
-from phenotaste.doctor.machine import Machine, machine
 from phenotaste.doctor.packages import Extra, Need, bug_report, core_needs, extras
+from phenotaste.runs.resources import Machine, machine
 
 GIB = 2**30
 LITTLE_MEMORY, LITTLE_DISK = 2 * GIB, GIB
@@ -17,7 +17,7 @@ class Examination(NamedTuple):
     Examples
     --------
     >>> from phenotaste.doctor import Examination, bug_report
-    >>> from phenotaste.doctor.machine import machine
+    >>> from phenotaste.runs.resources import machine
     >>> found = Examination(bug_report(), machine(), [], {"state": "no cache"}, {"state": "works"}, [])
     >>> found.works, found.advice[0]
     (False, ('kernels', 'export NUMBA_CACHE_DIR=FOLDER with a folder that can be written to'))
@@ -51,7 +51,7 @@ class Examination(NamedTuple):
         Examples
         --------
         >>> from phenotaste.doctor import Examination, bug_report
-        >>> from phenotaste.doctor.machine import machine
+        >>> from phenotaste.runs.resources import machine
         >>> found = Examination(bug_report(), machine(), [], {"state": "works"}, {"state": "works"}, [])
         >>> found.as_dict()["works"], found.as_dict()["machine"]["cores"] >= 1
         (True, True)
@@ -107,11 +107,11 @@ def about_the_core(found: Examination) -> list[tuple[str, str]]:
 
 def about_the_machine(here: Machine) -> list[tuple[str, str]]:
     advice = []
-    if here.core_share is not None and here.core_share < here.cores:
+    if here.cpu_quota is not None and here.cpu_quota < here.cores:
         advice.append(
             (
                 "cores",
-                f"use --threads {max(1, int(here.core_share))}: the container gives no more time than that",
+                f"use --threads {max(1, int(here.cpu_quota))}: the container gives no more time than that",
             )
         )
     if here.memory_free is not None and here.memory_free < LITTLE_MEMORY:

@@ -24,11 +24,11 @@ from phenotaste.engines.threads import (
     REBUILD_PASSES,
     REBUILD_TOL,
     Threads,
-    available_cores,
     number_of_blocks,
     piece_edges,
 )
 from phenotaste.errors import InputError
+from phenotaste.runs.resources import available_cores
 from phenotaste.storage import mapped
 
 PROGRAM = 450 * 10**6  # measured: this program with its libraries and compiled kernels, before any patient

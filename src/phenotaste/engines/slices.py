@@ -9,7 +9,8 @@ import numpy as np
 from phenotaste.core.parafac2 import kernels
 from phenotaste.core.parafac2.kernels import Shared, Slices
 from phenotaste.core.records import Array, Shard
-from phenotaste.engines.threads import available_cores, block_edges, one_blas_thread
+from phenotaste.engines.threads import block_edges, one_blas_thread
+from phenotaste.runs.resources import available_cores
 
 T = TypeVar("T")
 

@@ -1,6 +1,5 @@
 """The patient step on the cores of this machine."""
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from phenotaste.core.kernels.sums import Tallies
 from phenotaste.core.loop import Mark
 from phenotaste.core.projection import project
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
+from phenotaste.runs.resources import available_cores
 
 SUMS_BYTES = 64 * 2**20  # all blocks' sums together stay below this
 MOST_BLOCKS = 64
@@ -46,13 +46,6 @@ class Block(NamedTuple):
 
     def pieces(self) -> Iterator[tuple[int, int]]:
         return pairwise(self.edges.tolist())
-
-
-def available_cores() -> int:
-    """The cores this process may use, fewer where OMP_NUM_THREADS says so (as joblib's workers are told)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(limit)) if limit.isdigit() and int(limit) > 0 else cores
 
 
 class Threads:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import cohort_digest
 from phenotaste.core.loop import Mark
 from phenotaste.core.records import Array, Sums, Weights
 from phenotaste.engines.threads import Threads, one_blas_thread
@@ -16,7 +17,6 @@ from phenotaste.federated.columns import Data, need_names, own_names, site_data
 from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL, Order, Task, agreed
 from phenotaste.federated.site_figures import figures_of
 from phenotaste.federated.site_state import SiteState, Start
-from phenotaste.selection.folder import fingerprint
 from phenotaste.taste import PROJECTION_ITERATIONS, PROJECTION_TOL
 
 
@@ -54,7 +54,7 @@ class Work:
         self.fewest = 1 if self.settings.noise else rules.fewest if known is None else known.fewest
         self.hidden: int | None = None
         self.unknown: int | None = None
-        self.cohort_print = fingerprint(cohort)
+        self.cohort_print = cohort_digest(cohort)
         self.promise = self._promise()
         self._check_cohort()
 

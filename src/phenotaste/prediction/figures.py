@@ -25,15 +25,15 @@ from phenotaste.plotting import (
     new_figure,
     set_labels,
 )
-from phenotaste.prediction.folder import Folder
+from phenotaste.prediction.evaluation_tables import bounds
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
-from phenotaste.prediction.tables import bounds
+from phenotaste.prediction.results import Folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from phenotaste.prediction.record import Evaluation
+    from phenotaste.prediction.evaluation import Evaluation
 
 COLOURS = {
     TASTE_NAME: BLUE,

@@ -13,7 +13,7 @@ from phenotaste.baselines._lasso import PAPER_GRID, Lasso, fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
-from phenotaste.prediction.parts import Parts
+from phenotaste.prediction.split_cohorts import Parts
 from phenotaste.taste import TASTE
 
 TASTE_NAME = "taste"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from phenotaste.selection.record import Selection
+    from phenotaste.selection.selection import Selection
 
 MAX_TICK_LABELS = 25  # phenotypes named along the matrix of starts
 

@@ -1,35 +1,20 @@
 """A selection on disk: its settings, one file for each finished fit, and the tables made of them."""
 
-import hashlib
 import json
 import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import cohort_digest
 from phenotaste.errors import InputError
 from phenotaste.selection.files import SUFFIX, Result, read_result, sweep_drafts, write_file, write_result
 from phenotaste.selection.grid import Fitting, Grid, Task
 
 SETTINGS, FITS = "settings.json", "fits"
 FORMAT = 1
-
-
-def fingerprint(cohort: Cohort) -> str:
-    """What tells one cohort's results from another's: a digest of all that a fit looks at."""
-    digest = hashlib.sha256()
-    parts = [cohort.visits.data, cohort.visits.indices, cohort.visits.indptr, cohort.offsets, cohort.static]
-    for part in parts:
-        array = np.zeros(0) if part is None else np.ascontiguousarray(part)
-        digest.update(f"{array.dtype} {array.shape} ".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    for names in (cohort.feature_names, cohort.static_names):
-        digest.update(json.dumps(None if names is None else [str(name) for name in names]).encode())
-    return digest.hexdigest()
 
 
 class Folder:
@@ -44,7 +29,7 @@ class Folder:
         mine = {
             "format": FORMAT,
             "library": __version__,
-            "cohort": fingerprint(cohort),
+            "cohort": cohort_digest(cohort),
             "fitting": asdict(fitting),
             "grid": asdict(grid),
         }

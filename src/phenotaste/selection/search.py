@@ -13,6 +13,7 @@ from phenotaste.selection import rules
 from phenotaste.selection.consensus import consensus as consensus_of
 from phenotaste.selection.consensus import consensus_model
 from phenotaste.selection.evidence import evidence
+from phenotaste.selection.execution import Progress, Reporter, Source, private_folder, run_tasks
 from phenotaste.selection.files import Result, locked
 from phenotaste.selection.fits import estimator, fit
 from phenotaste.selection.folder import Folder
@@ -28,8 +29,7 @@ from phenotaste.selection.grid import (
     checked_grid,
     checked_seed,
 )
-from phenotaste.selection.record import Selection
-from phenotaste.selection.run import Progress, Reporter, Source, private_folder, run_tasks
+from phenotaste.selection.selection import Selection
 from phenotaste.selection.table import table_of, write_table
 
 if TYPE_CHECKING:

@@ -52,11 +52,12 @@ def listen(orders: "queue.Queue[dict[str, Any]]") -> None:
 def work(orders: "queue.Queue[dict[str, Any]]", say: Any) -> None:
     first = orders.get()
     from phenotaste.cohort import Cohort
+    from phenotaste.cohort.align import cohort_digest
     from phenotaste.selection.fits import run_task
-    from phenotaste.selection.folder import Folder, fingerprint
+    from phenotaste.selection.folder import Folder
 
     cohort = Cohort.load(first["cohort"], mmap=True)
-    if fingerprint(cohort) != first["fingerprint"]:
+    if cohort_digest(cohort) != first["fingerprint"]:
         raise InputError(f"{first['cohort']} was changed while it was being worked on: begin again.")
     fitting, folder = Fitting(**first["fitting"]), Folder(Path(first["folder"]))
     say(ready=True)

@@ -16,7 +16,7 @@ from phenotaste.plotting import (
 )
 from phenotaste.selection import rules
 from phenotaste.simulate._heart_failure_names import PHENOTYPES
-from phenotaste.studies.page import fixed, markdown, shown, span
+from phenotaste.studies.study_page import fixed, markdown, shown, span
 
 if TYPE_CHECKING:
     import pandas as pd

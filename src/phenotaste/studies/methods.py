@@ -5,7 +5,7 @@ from typing import Any
 from phenotaste import metrics
 from phenotaste.baselines import CohenPlus, CopaPlus
 from phenotaste.cohort import Cohort
-from phenotaste.studies.machine import load, timed
+from phenotaste.runs.resources import load_average, timed
 from phenotaste.studies.study import Cell, Row
 from phenotaste.taste import TASTE
 
@@ -57,7 +57,7 @@ def warm(cell: Cell, cohort: Cohort, threads: int | None, **settings: Any) -> No
 
 def fitted(model: Any, cohort: Cohort) -> tuple[Any, Row]:
     """The fit, and what it took."""
-    busy = load()
+    busy = load_average()
     with timed() as taken:
         model.fit(cohort)
     return model, {**taken, "load": busy}

@@ -8,10 +8,10 @@ import numpy as np
 
 from phenotaste import simulate
 from phenotaste.cohort import Cohort
-from phenotaste.prediction.cell import run_cell
+from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.methods import LABELS, TASTE_NAME, Grids
+from phenotaste.prediction.nested_split import run_cell
 from phenotaste.prediction.splits import draw_split
-from phenotaste.prediction.tables import over_splits
 from phenotaste.studies import prediction_page
 from phenotaste.studies.study import Cell, Options, Row, Work
 from phenotaste.studies.summary import summarise

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phenotaste.plotting import error_line, legend_below, set_labels
+from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.figures import COLOURS, DASHES
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
 from phenotaste.prediction.splits import VALIDATION
-from phenotaste.prediction.tables import over_splits
 from phenotaste.studies import drawing
-from phenotaste.studies.page import fixed, markdown
+from phenotaste.studies.study_page import fixed, markdown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ from phenotaste.plotting import set_labels
 from phenotaste.simulate import Truth
 from phenotaste.studies import drawing
 from phenotaste.studies.methods import LABELS, LETTER, estimator, fitted, ordered, quality
-from phenotaste.studies.page import fixed, markdown
 from phenotaste.studies.study import Cell, Options, Row, Work
+from phenotaste.studies.study_page import fixed, markdown
 from phenotaste.studies.summary import summarise
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from phenotaste.engines.threads import available_cores
 from phenotaste.errors import InputError
-from phenotaste.selection.crew import run_crew
+from phenotaste.runs.resources import available_cores
+from phenotaste.runs.workers import run_crew
 from phenotaste.selection.files import locked
 from phenotaste.selection.grid import checked_count
 from phenotaste.studies import writing
-from phenotaste.studies.folder import Folder
+from phenotaste.studies.results import Folder
 from phenotaste.studies.study import Cell, Options, Study, Work, check_options, load
 from phenotaste.studies.worker import first_order, run_cell
 

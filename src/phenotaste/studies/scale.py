@@ -9,9 +9,8 @@ from phenotaste.cohort import Cohort
 from phenotaste.core.loop import Progress
 from phenotaste.engines.cuda import cuda_available
 from phenotaste.plan import bytes_of_a_fit
-from phenotaste.selection.run import free_memory
+from phenotaste.runs.resources import free_memory, load_average, processor_seconds
 from phenotaste.studies import cohorts, scale_page
-from phenotaste.studies.machine import load, processor_seconds
 from phenotaste.studies.methods import PUBLISHED, estimator, fitted, warm
 from phenotaste.studies.study import Cell, Options, Row, Work
 from phenotaste.studies.summary import summarise
@@ -109,12 +108,18 @@ def run(cell: Cell, work: Work) -> Row:
     size = {"visits": cohort.n_visits, "entries": int(cohort.visits.nnz)}
     needed = bytes_needed(cell, cohort, settings)
     if cell["device"] == "cpu" and needed > free_memory():
-        return {"outcome": "no memory", "iterations": 0, "load": load(), "gb_needed": needed / 1e9, **size}
+        return {
+            "outcome": "no memory",
+            "iterations": 0,
+            "load": load_average(),
+            "gb_needed": needed / 1e9,
+            **size,
+        }
     warm(cell, cohort, work.threads, **settings)
     if cell["method"] == PUBLISHED and cell["patients"] > PROBE:
         expected = expected_iteration(cell, cohort, work)
         if expected["seconds_iteration"] > watch.seconds:
-            return {"outcome": "not begun", "iterations": 0, "load": load(), **expected, **size}
+            return {"outcome": "not begun", "iterations": 0, "load": load_average(), **expected, **size}
     short = cell["part"] == "an iteration"
     settings |= {"tol": 0.0, "max_iter": ITERATIONS} if short else {"tol": TOL, "max_iter": MOST_ITERATIONS}
     model, taken = fitted(estimator(cell, work.threads, callback=watch, **settings), cohort)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from phenotaste.plotting import GREEN, LABEL_SIZE, set_labels
 from phenotaste.studies import drawing
 from phenotaste.studies.methods import LABELS, PUBLISHED, ordered
-from phenotaste.studies.page import markdown, shown, span, spread
+from phenotaste.studies.study_page import markdown, shown, span, spread
 
 if TYPE_CHECKING:
     import pandas as pd

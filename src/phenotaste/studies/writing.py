@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from phenotaste.plotting import image_files
-from phenotaste.studies.folder import Folder
-from phenotaste.studies.page import page
+from phenotaste.studies.results import Folder
 from phenotaste.studies.study import Cell, Study
+from phenotaste.studies.study_page import page
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phenotaste.cohort import Cohort
-from phenotaste.engines.threads import available_cores
+from phenotaste.cohort.align import cohort_digest
 from phenotaste.plan import bytes_of_a_fit
-from phenotaste.selection.crew import run_crew
+from phenotaste.runs.resources import available_cores, free_memory
+from phenotaste.runs.workers import run_crew
 from phenotaste.selection.fits import estimator, run_task
-from phenotaste.selection.folder import Folder, fingerprint
+from phenotaste.selection.folder import Folder
 from phenotaste.selection.grid import Fitting, Task
 from phenotaste.selection.worker import first_order
 
@@ -64,7 +65,7 @@ def run_tasks(
             told(task)
         return
     with on_disk(source) as path:
-        order = first_order(path, fingerprint(source.cohort), folder.path.resolve(), fitting, threads)
+        order = first_order(path, cohort_digest(source.cohort), folder.path.resolve(), fitting, threads)
         run_crew(tasks, order, jobs=processes, threads=threads, done=told)
 
 
@@ -79,16 +80,6 @@ def share_out(cohort: Cohort, tasks: list[Task], fitting: Fitting, jobs: int | N
         jobs = min(jobs, max(1, int(room)))
     processes = min(jobs, len(tasks))
     return processes, max(1, cores // processes)
-
-
-def free_memory() -> float:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return float(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return float("inf")
 
 
 class Reporter:

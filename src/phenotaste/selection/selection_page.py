@@ -8,7 +8,7 @@ from phenotaste.selection.rules import CPI_FLOOR, RULES, by_rank, choose
 if TYPE_CHECKING:
     import pandas as pd
 
-    from phenotaste.selection.record import Selection
+    from phenotaste.selection.selection import Selection
 
 
 def render(found: "Selection") -> str:

@@ -14,9 +14,9 @@ from phenotaste.baselines._lasso import fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate
-from phenotaste.prediction.cell import seed_of
+from phenotaste.prediction.evaluation_tables import LEVEL, Finished, tuning_table
 from phenotaste.prediction.methods import TASTE_NAME, Candidate, Grids, factorisation, scale_of
-from phenotaste.prediction.tables import LEVEL, Finished, tuning_table
+from phenotaste.prediction.nested_split import seed_of
 from phenotaste.selection.matching import FOUND
 from phenotaste.taste import TASTE
 

@@ -99,7 +99,7 @@ class Selection:
 
     def save(self, folder: Folder) -> None:
         """Write tables, model, figures and a short page beside the finished fits."""
-        from phenotaste.selection import figures, page
+        from phenotaste.selection import figures, selection_page
 
         folder.put("evidence.csv", self.evidence.to_csv(index=False))
         folder.put("found_again.csv", self.found_again.to_csv(index=False))
@@ -107,4 +107,4 @@ class Selection:
         if self.consensus is not None:
             self.consensus.save(folder.path / "consensus")
         figures.save_all(self, folder)
-        folder.put("selection.md", page.render(self))
+        folder.put("selection.md", selection_page.render(self))

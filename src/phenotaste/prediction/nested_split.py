@@ -13,7 +13,7 @@ from phenotaste.prediction import methods
 from phenotaste.prediction.calibration import calibration, risk_groups, roc_curve
 from phenotaste.prediction.measures import measured
 from phenotaste.prediction.methods import Candidate, Fitted, Grids
-from phenotaste.prediction.parts import Parts, parts_of
+from phenotaste.prediction.split_cohorts import Parts, parts_of
 from phenotaste.prediction.splits import Split
 
 MIDDLE = (0.025, 0.975)  # of the predicted risks: where their calibration can be told

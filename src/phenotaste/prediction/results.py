@@ -14,11 +14,11 @@ import numpy as np
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import cohort_digest
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
-from phenotaste.prediction.cell import Found
+from phenotaste.prediction.nested_split import Found
 from phenotaste.selection.files import SUFFIX, read_tensors, result_bytes, sweep_drafts, write_file
-from phenotaste.selection.folder import fingerprint
 
 SETTINGS, CELLS = "settings.json", "cells"
 FORMAT = 1
@@ -47,7 +47,7 @@ class Folder:
         mine = {
             "format": FORMAT,
             "library": __version__,
-            "cohort": fingerprint(cohort),
+            "cohort": cohort_digest(cohort),
             "labels": hashlib.sha256(np.packbits(case).tobytes()).hexdigest(),
             "settings": json.loads(json.dumps(settings)),
         }

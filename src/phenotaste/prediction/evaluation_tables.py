@@ -8,10 +8,10 @@ from scipy import stats
 
 from phenotaste.core.records import Array
 from phenotaste.prediction.calibration import GRID
-from phenotaste.prediction.cell import Found
-from phenotaste.prediction.folder import Task
 from phenotaste.prediction.measures import NAMES
 from phenotaste.prediction.methods import TASTE_NAME
+from phenotaste.prediction.nested_split import Found
+from phenotaste.prediction.results import Task
 from phenotaste.prediction.splits import TEST, TRAIN
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import phenotaste
 from phenotaste.errors import InputError
 
 MOST_DEATHS = 3  # of workers, in one run, before it is given up
@@ -21,7 +20,7 @@ Task = Any  # whatever JSON can carry; the module in which workers begin knows w
 
 class Worker:
     def __init__(self, first_order: dict[str, Any], threads: int, entry: str) -> None:
-        home = str(Path(phenotaste.__file__).resolve().parents[1])
+        home = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         # Not multiprocessing: that would run the user's own script once more in every worker.
         self.process = subprocess.Popen(

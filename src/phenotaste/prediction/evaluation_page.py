@@ -9,7 +9,7 @@ from phenotaste.prediction.methods import LABELS, TASTE_NAME
 if TYPE_CHECKING:
     import pandas as pd
 
-    from phenotaste.prediction.record import Evaluation
+    from phenotaste.prediction.evaluation import Evaluation
 
 MOST_PHENOTYPES = 20
 TITLES = {
