@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_random_state
 from phenotaste import TASTE, Cohort, federated, metrics, simulate
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
-from phenotaste.core.kernels.sums import add_in_pairs
+from phenotaste.core.init import init_model
+from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Model, Scored, Sums, Weights
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.factorization import patient_weights
@@ -177,7 +177,7 @@ class Shards:
 
     def step(self, model: Model, reach: float) -> Sums:
         found = [part.step(model, reach) for part in self.parts]
-        return add_in_pairs(found, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
+        return tree_reduce(found, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
 
     def undo(self) -> None:
         for part in self.parts:
@@ -198,7 +198,7 @@ class Fitted:
 def same_shards(cohorts: list[Cohort], like: TASTE, rank: int) -> loop.Fit:
     engine, seed = Shards(cohorts, like.lam_eff_, rank), check_random_state(0).randint(2**31, size=1)[0]
     shard = engine.parts[0].shard
-    model = starting_model("random", shard, len(like.V_), rank, True, np.random.default_rng(seed))
+    model = init_model("random", shard, len(like.V_), rank, True, np.random.default_rng(seed))
     with one_blas_thread():
         engine.start(model)
         return loop.fit(engine, model, normalize=True, exact=False, max_iter=50, tol=0.0)

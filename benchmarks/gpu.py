@@ -18,7 +18,7 @@ from scipy import sparse
 from phenotaste import TASTE, Cohort, simulate
 from phenotaste.core import loop
 from phenotaste.core.cuda.compile import shape_for
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.engines.cuda import Device, bytes_resident
 from phenotaste.engines.threads import Threads, one_blas_thread
@@ -81,7 +81,7 @@ def prepared(cohort, rank, device, n_jobs=None, **settings):
     """An engine with the cohort, started, and the model it started from."""
     model = TASTE(rank, device=device, n_jobs=n_jobs, init="random", random_state=0, **settings)
     engine, aligned = model._prepare(cohort)
-    start = starting_model("random", aligned.shard, cohort.shape[1], rank, True, np.random.default_rng(0))
+    start = init_model("random", aligned.shard, cohort.shape[1], rank, True, np.random.default_rng(0))
     engine.start(start)
     return engine, start
 
@@ -203,7 +203,7 @@ def million(tile, facts):
     engine.score(model)
     found["seconds of the closing look, courses fetched"] = time.perf_counter() - began
     began = time.perf_counter()
-    starting_model("nmf", engine.shard, cohort.shape[1], rank, True, np.random.default_rng(0))
+    init_model("nmf", engine.shard, cohort.shape[1], rank, True, np.random.default_rng(0))
     found["seconds of the NMF that a fit starts from"] = time.perf_counter() - began
     del engine
     began = time.perf_counter()

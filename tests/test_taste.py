@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from helpers.cohorts import cohort, cohorts, dense
 from phenotaste import TASTE, Cohort, InputError, metrics, simulate, taste
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.records import Model, Scored, Sums, Weights
 from phenotaste.phenotypes import definitions
 
@@ -419,11 +419,11 @@ def test_starts_alternate_between_nmf_and_chance_and_none_repeats(monkeypatch):
     seen = []
 
     def noted(kind, *rest):
-        model = starting_model(kind, *rest)
+        model = init_model(kind, *rest)
         seen.append((kind, model.V.tobytes()))
         return model
 
-    monkeypatch.setattr(taste, "starting_model", noted)
+    monkeypatch.setattr(taste, "init_model", noted)
     c = cohort(5, n_patients=20, visits=(3, 12))
     TASTE(3, n_init=4, max_iter=1, random_state=0).fit(c)
     assert [kind for kind, _ in seen] == ["nmf", "random", "nmf", "random"]

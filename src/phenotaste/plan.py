@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model
 from phenotaste.engines.disk import Work
@@ -86,7 +86,7 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
     if not isinstance(engine, Threads):
         raise InputError('A plan is made by timing the CPU: use device="cpu" for it.')
     rng = np.random.default_rng(0)
-    start = starting_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
+    start = init_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
     patients, model_itself = seconds_of_a_step(engine, start)
     seconds = patients * len(cohort) / len(sample) + model_itself
     threads = engine.n_jobs

@@ -13,7 +13,7 @@ from phenotaste import model_file
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of_fitted
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.records import Array, Model, Weights
 from phenotaste.engines import Opener
 from phenotaste.engines.checkpoint import Keeper, fingerprint
@@ -291,7 +291,7 @@ class TASTE(Factorization):
         begin: Model | loop.State | None = None if keeper is None else keeper.state_of(start)
         if begin is None:
             kind = "random" if self.init == "nmf" and start % 2 else self.init
-            begin = starting_model(kind, aligned.shard, n_features, self.rank, self.normalize, rng)
+            begin = init_model(kind, aligned.shard, n_features, self.rank, self.normalize, rng)
             if self.init == "uniform":
                 engine.start_uniform(rng)
             else:

@@ -104,7 +104,7 @@ def test_a_feature_that_the_start_does_not_know_is_learnt(monkeypatch):
     """Shares of nothing stay nothing, so a start must give every feature some."""
     c, _ = drifting(n_patients=30)
     start = Model(np.eye(3), np.vstack([np.ones((6, 3)), np.zeros((6, 3))]), np.zeros((0, 3)))
-    monkeypatch.setattr("phenotaste.baselines.cntf.starting_model", lambda *_: start)
+    monkeypatch.setattr("phenotaste.baselines.cntf.init_model", lambda *_: start)
     assert CNTF(3, **POISSON).fit(c).V_[6:].sum(axis=1).min() > 0
 
 

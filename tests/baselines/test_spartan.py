@@ -31,26 +31,26 @@ def model_for(c, rank, seed, with_static=True):
 @given(
     cohorts,
     st.integers(1, 5),
-    st.sampled_from([kernels.NONNEGATIVE, kernels.FREE, kernels.SPLIT]),
+    st.sampled_from([kernels.NONNEGATIVE, kernels.UNCONSTRAINED, kernels.ADMM]),
     st.booleans(),
     st.integers(0, 100),
 )
 def test_a_step_is_the_references(c, rank, how, smooth, seed):
     rng = np.random.default_rng(seed)
     model, lam = model_for(c, rank, seed), 0.3
-    rho = 0.7 if how == kernels.SPLIT else 0.0
-    shared = kernels.share(*model, lam, rho)
+    rho = 0.7 if how == kernels.ADMM else 0.0
+    shared = kernels.model_products(*model, lam, rho)
     shard = align(c, columns_of(c)).shard
     times = np.arange(c.n_visits, dtype=float)
     bases = splines.smooth_bases(times, c.offsets, 4, 2) if smooth else None
     engine = SliceThreads(shard, c.shape[1], rank, how=how, inner=3, bases=bases)
     engine.start(W := rng.random((len(c), rank)))
-    if how == kernels.SPLIT:
+    if how == kernels.ADMM:
         engine.duals[:] = rng.random((len(c), rank))
     D = engine.duals.copy()
     slices = engine.step(shared)
     size = np.sum(c.visits.data**2) + np.sum(shard.static**2) + 1e-300
-    wanted = kernels.no_slices(c.shape[1], len(model.F), rank)
+    wanted = kernels.zero_sums(c.shape[1], len(model.F), rank)
     for k, (X, a) in enumerate(dense(c)):
         P = None if bases is None else bases[c.offsets[k] : c.offsets[k + 1]]
         mine = engine.Q[c.offsets[k] : c.offsets[k + 1]]
@@ -82,7 +82,7 @@ def test_what_a_patient_lacks_is_filled_in(c, rank, seed, smooth):
     bases = splines.smooth_bases(np.arange(c.n_visits, dtype=float), c.offsets, 6, 2) if smooth else None
     engine = SliceThreads(shard, c.shape[1], rank, bases=bases)
     engine.start(rng.random((len(c), rank)) * (rng.random((len(c), rank)) < 0.5))  # scores of zero leave gaps
-    shared = kernels.share(*model_for(c, rank, 1), 0.3)
+    shared = kernels.model_products(*model_for(c, rank, 1), 0.3)
     engine.step(shared)
     before = engine.Q.copy()
     engine.complete()
@@ -182,7 +182,7 @@ def test_the_loss_of_tensorly_from_the_same_start():
         align(Cohort(c.visits, c.offsets, allow_negative=True), columns_of(c)._replace(n_static=0)).shard,
         30,
         4,
-        how=kernels.FREE,
+        how=kernels.UNCONSTRAINED,
     )
     engine.start(W)
     updates = loop.AlternatingLeastSquares(nonnegative=False)

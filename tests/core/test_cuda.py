@@ -41,7 +41,7 @@ def both(c, rank, **more):
 
 
 def courses(engine):
-    return np.concatenate([piece.courses.now.numpy() for piece in engine.pieces])
+    return np.concatenate([piece.courses.U.numpy() for piece in engine.pieces])
 
 
 def on(sums, model, engine):
@@ -221,7 +221,7 @@ def test_streamed_pieces_are_those_kept():
 @given(c=cohorts, most=st.integers(1, 30))
 def test_pieces_hold_every_patient_once(c, most):
     here, _ = start_fit(c, 1)
-    edges = step.piece_edges(here.shard, most)
+    edges = step.chunk_edges(here.shard, most)
     assert edges[0] == 0
     assert edges[-1] == len(c)
     assert (np.diff(edges) >= 1).all()
@@ -232,10 +232,10 @@ def test_pieces_hold_every_patient_once(c, most):
 @given(c=cohorts)
 def test_entries_by_feature_add_up_to_the_product(c):
     here, _ = start_fit(c, 2)
-    patients = step.cut(here.shard, here.weights, np.ones(len(c)), 0, len(c), 1.0)
-    turned = step.turn(patients, c.shape[1])
+    patients = step.slice_chunk(here.shard, here.weights, np.ones(len(c)), 0, len(c), 1.0)
+    turned = step.feature_major(patients, c.shape[1])
     dense = np.zeros(c.visits.shape)
-    stretch, features = turned.stretch.numpy(), turned.features.numpy()
+    stretch, features = turned.segments.numpy(), turned.features.numpy()
     for j in range(c.shape[1]):
         for s in range(features[j], features[j + 1]):
             here_ = slice(stretch[s], stretch[s + 1])

@@ -11,7 +11,7 @@ from phenotaste.core import init
 
 def model(kind, c, rank=3, normalize=True, seed=0):
     shard = align(c, columns_of(c)).shard
-    return init.starting_model(kind, shard, c.shape[1], rank, normalize, np.random.default_rng(seed))
+    return init.init_model(kind, shard, c.shape[1], rank, normalize, np.random.default_rng(seed))
 
 
 def totals(c, seed=0):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from helpers.cohorts import cohort, cohorts
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
-from phenotaste.core.kernels.sums import Tallies, add_in_pairs
+from phenotaste.core.init import init_model
+from phenotaste.core.kernels.sums import SumsAccumulator, tree_reduce
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model, Scored, Sums, Weights
 from phenotaste.engines import threads
@@ -21,7 +21,7 @@ OPTIONS = {"normalize": True, "exact": False, "tol": 0.0}
 def begin(c, rank=3):
     aligned = align(c, columns_of(c))
     engine = Threads(aligned.shard, Weights(0.1, aligned.norms / rank), rank, n_jobs=1)
-    model = starting_model("random", aligned.shard, c.shape[1], rank, True, np.random.default_rng(0))
+    model = init_model("random", aligned.shard, c.shape[1], rank, True, np.random.default_rng(0))
     engine.start(model)
     return engine, model
 
@@ -104,18 +104,18 @@ def test_rebuilt_courses_may_raise_the_objective_once_and_do_not_end_the_fit():
     [(1, "0"), (2, "(01)"), (3, "((01)2)"), (5, "(((01)(23))4)"), (7, "(((01)(23))((45)6))")],
 )
 def test_parts_are_added_in_pairs_then_pairs_of_those(count, order):
-    assert add_in_pairs([str(n) for n in range(count)], lambda a, b: f"({a}{b})") == order
+    assert tree_reduce([str(n) for n in range(count)], lambda a, b: f"({a}{b})") == order
 
 
 def test_the_sums_are_those_of_the_tree_to_the_bit():
     rng = np.random.default_rng(0)
-    tallies = Tallies(5, 7, 2, 3)
-    tallies.room[:] = rng.standard_normal(tallies.room.shape) * 10.0 ** rng.integers(
-        -9, 9, tallies.room.shape
+    accumulator = SumsAccumulator(5, 7, 2, 3)
+    accumulator.buffer[:] = rng.standard_normal(accumulator.buffer.shape) * 10.0 ** rng.integers(
+        -9, 9, accumulator.buffer.shape
     )
-    a, b, c, d, e = tallies.room.copy()
-    expected = tallies.as_sums(((a + b) + (c + d)) + e, np.eye(3))
-    for mine, theirs in zip(tallies.sums(np.eye(3)), expected, strict=True):
+    a, b, c, d, e = accumulator.buffer.copy()
+    expected = accumulator.as_sums(((a + b) + (c + d)) + e, np.eye(3))
+    for mine, theirs in zip(accumulator.sums(np.eye(3)), expected, strict=True):
         assert np.array_equal(mine, theirs)
 
 

@@ -22,7 +22,7 @@ def test_start_matches_the_reference(c, rank):
     engine, model = start_fit(c, rank)
     for k, (X, _) in enumerate(dense(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
-        expected = reference.start_courses(X, model.V) if X.any() else np.zeros((len(X), rank))
+        expected = reference.init_U(X, model.V) if X.any() else np.zeros((len(X), rank))
         np.testing.assert_allclose(engine.courses[rows], expected, rtol=1e-9, atol=1e-12)
 
 

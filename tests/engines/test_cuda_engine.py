@@ -25,7 +25,7 @@ def both(c, rank, **more):
 
 
 def courses(engine):
-    return np.concatenate([piece.courses.now.cpu().numpy() for piece in engine.pieces])
+    return np.concatenate([piece.courses.U.cpu().numpy() for piece in engine.pieces])
 
 
 def alike(sums, expected, rtol):

@@ -14,8 +14,8 @@ from helpers.hospitals import NAMES, hospitals, pooled, round_of_steps, run
 from phenotaste import TASTE, Cohort, federated, simulate
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
-from phenotaste.core.kernels.sums import add_in_pairs
+from phenotaste.core.init import init_model
+from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Scored, Sums, Weights
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.factorization import patient_weights
@@ -72,7 +72,7 @@ class Hospitals:
 
     def step(self, model, reach):
         found = [part.step(model, reach) for part in self.parts]
-        return add_in_pairs(found, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
+        return tree_reduce(found, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
 
     def undo(self):
         for part in self.parts:
@@ -90,7 +90,7 @@ def test_on_the_same_shards_the_factors_are_equal_to_the_bit(tmp_path):
     engine = Hospitals(cohorts, found.lam_eff_, rank)
     seed = np.random.RandomState(3).randint(2**31, size=1)[0]
     shard, rng = engine.parts[0].shard, np.random.default_rng(seed)
-    model = starting_model("random", shard, len(found.V_), rank, True, rng)
+    model = init_model("random", shard, len(found.V_), rank, True, rng)
     with one_blas_thread():
         for part in engine.parts:
             part.start(model)

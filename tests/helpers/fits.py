@@ -3,7 +3,7 @@
 import numpy as np
 
 from phenotaste.cohort.align import align, columns_of
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Weights
 from phenotaste.engines.threads import Threads
@@ -30,7 +30,7 @@ def start_fit(
         lam, weight = (0.1 * aligned.norms.sum() / size if size > 0 else 0.0), mu * aligned.norms / rank
     engine = Threads(aligned.shard, Weights(lam, weight), rank, exact=exact, n_jobs=n_jobs, dtype=dtype)
     rng = np.random.default_rng(seed)
-    model = starting_model(kind, aligned.shard, c.shape[1], rank, normalize, rng)
+    model = init_model(kind, aligned.shard, c.shape[1], rank, normalize, rng)
     if kind == "uniform":
         engine.start_uniform(rng)
     else:

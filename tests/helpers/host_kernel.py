@@ -46,7 +46,7 @@ class HostLauncher:
         import torch
 
         self.shape = Shape(rank, 1, 1)
-        self.desks = torch.empty(0)
+        self.global_scratch = torch.empty(0)
 
     def patients(self, mode, task):
         run = library(self.shape.rank, MODES[mode]).patients

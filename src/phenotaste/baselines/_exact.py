@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted, read_only
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.parafac2 import kernels
 from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model, Scored, Shard, Weights
@@ -72,7 +72,7 @@ class ExactParafac2(Factorization):
         aligned = align(cohort, columns_of_fitted(self))
         model = self._to_factorised(self._model())
         engine = self._engine(self._factorised(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)
-        engine.project(kernels.share(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
+        engine.project(kernels.model_products(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
         scored = self._score(engine, model, self.lam_eff_)
         return Projection(
             scored.W,
@@ -135,7 +135,7 @@ class ExactParafac2(Factorization):
         engine.start()
         found = parafac2_loop.fit(
             engine,
-            starting_model(kind, shard, engine.n_features, self.rank, True, rng),
+            init_model(kind, shard, engine.n_features, self.rank, True, rng),
             self._updates(),
             (float(np.sum(shard.data.astype(np.float64) ** 2)), float(np.sum(shard.static**2))),
             lam=lam,

@@ -23,7 +23,7 @@ from phenotaste.baselines._lasso import Lasso, checked_grid, fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop, poisson
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.records import Array, Model, Scored, Weights
 from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection
@@ -337,7 +337,7 @@ class CNTF(ClassifierMixin, Factorization):
     ) -> tuple[loop.Fit, Any]:
         """One fit from a start of its own, and the network that regularised it."""
         kind = "random" if self.init == "nmf" and start % 2 else self.init
-        V = starting_model(kind, aligned.shard, J, self.rank, True, rng).V
+        V = init_model(kind, aligned.shard, J, self.rank, True, rng).V
         V = (1 - EVEN_START) * V / V.sum(axis=0) + EVEN_START / J
         with self._regulariser(rng) as regulariser:
             found = _cntf_loop.fit(

@@ -15,7 +15,7 @@ from phenotaste.baselines._cohen_published import Published
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
+from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Array, Model, Weights
 from phenotaste.engines.threads import Threads, one_blas_thread
@@ -175,7 +175,7 @@ class CohenPlus(Factorization):
         fixed = engine.weights
         engine.courses = np.zeros_like(engine.courses)
         kind = "random" if self.init == "nmf" and start % 2 else self.init
-        model = starting_model(kind, engine.shard, cohort.shape[1], self.rank, True, rng)
+        model = init_model(kind, engine.shard, cohort.shape[1], self.rank, True, rng)
         engine.start(model)
         report = self._reporter(start)
         if self.algorithm == "core" and self.growth == 1:

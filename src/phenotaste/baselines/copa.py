@@ -106,7 +106,7 @@ class Copa(ExactParafac2):
 
     def _how(self, fitting: bool) -> tuple[int, int]:
         # New patients have no earlier iterations to go on from: NNLS is where the ADMM steps would end.
-        return (kernels.SPLIT, self.admm_steps) if fitting else (kernels.NONNEGATIVE, 1)
+        return (kernels.ADMM, self.admm_steps) if fitting else (kernels.NONNEGATIVE, 1)
 
     def _bases(self, cohort: Cohort) -> Array | None:
         if not self.smooth:

@@ -72,4 +72,4 @@ class Spartan(ExactParafac2):
         return parafac2_loop.AlternatingLeastSquares(self.nonnegative)
 
     def _how(self, fitting: bool) -> tuple[int, int]:
-        return kernels.NONNEGATIVE if self.nonnegative else kernels.FREE, 1
+        return kernels.NONNEGATIVE if self.nonnegative else kernels.UNCONSTRAINED, 1

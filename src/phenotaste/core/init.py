@@ -15,7 +15,7 @@ NMF_PATIENTS = 20_000  # more patients than this do not make the start better, o
 FLAT = 1e-6  # a cosine that vanishes at every visit (r = 2·visits) is replaced by a constant
 
 
-def starting_model(
+def init_model(
     kind: str, shard: Shard, n_features: int, rank: int, normalize: bool, rng: np.random.Generator
 ) -> Model:
     """`nmf`: V from a quick NMF of visit-summed counts; `random`: V uniform; `uniform`: all of it, as in the paper."""
@@ -60,8 +60,8 @@ def visit_totals(shard: Shard, n_features: int, rng: np.random.Generator) -> spa
 
 
 @njit(inline="always")
-def start_courses(B: Array, U: Array, visits: int, R: int) -> None:
-    """A start that needs no chance: the phenotype's share of each visit, plus cosines to keep full rank."""
+def blend_with_cosines(B: Array, U: Array, visits: int, R: int) -> None:
+    """Deterministic initial U: the phenotype's share of each visit, plus cosines that keep full column rank."""
     for r in range(R):
         norm_b, norm_e = 0.0, 0.0
         for i in range(visits):
@@ -72,8 +72,8 @@ def start_courses(B: Array, U: Array, visits: int, R: int) -> None:
         norm = 0.0
         for i in range(visits):
             share = max(B[i, r], 0.0) / norm_b if norm_b > 0.0 else 0.0
-            wave = U[i, r] / norm_e if norm_e > FLAT else visits**-0.5
-            U[i, r] = 0.9 * share + 0.1 * wave
+            cosine = U[i, r] / norm_e if norm_e > FLAT else visits**-0.5
+            U[i, r] = 0.9 * share + 0.1 * cosine
             norm += U[i, r] ** 2
         norm = np.sqrt(norm)
         for i in range(visits):
@@ -81,13 +81,13 @@ def start_courses(B: Array, U: Array, visits: int, R: int) -> None:
 
 
 @njit(inline="always")
-def begin(shard: Shard, k: int, V: Array, courses: Array, B: Array, U: Array) -> None:
-    """The starting courses of a patient, from the visits and the model; B and U are scratch."""
-    visits, R = courses.shape
+def init_patient(shard: Shard, k: int, V: Array, U: Array, B: Array, work: Array) -> None:
+    """The initial U of a patient, from the visits and V; B and `work` are scratch."""
+    visits, R = U.shape
     if read_visits(shard, k, V, B) == 0.0:
-        fill(courses, visits, 0.0)
+        fill(U, visits, 0.0)
         return
-    start_courses(B, U, visits, R)
+    blend_with_cosines(B, work, visits, R)
     for i in range(visits):
         for r in range(R):
-            courses[i, r] = U[i, r]
+            U[i, r] = work[i, r]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from phenotaste.core.model_step import model_step, unit_columns
-from phenotaste.core.projection import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
+from phenotaste.core.projection import BETA_GROWTH, BETA_INIT, BETA_MAX
 from phenotaste.core.records import Array, Model, Scored, Sums, Weights
 
 
@@ -123,7 +123,7 @@ class Judgement(NamedTuple):
 
 def begin(model: Model, *, normalize: bool) -> State:
     """The state before the first iteration."""
-    return State(model, model, 0.0, FIRST_REACH if normalize else 0.0, (), np.inf)
+    return State(model, model, 0.0, BETA_INIT if normalize else 0.0, (), np.inf)
 
 
 def begin_again(state: State) -> State:
@@ -149,7 +149,7 @@ def judged(state: State, sums: Sums, lam: float, *, normalize: bool, exact: bool
         outcome = Outcome.NOT_FINITE
     elif settled(state.to_beat, loss, size_of(sums, lam), tol):
         outcome = Outcome.CONVERGED
-    longer = min(state.longer * REACH_GROWTH, LONGEST_REACH)
+    longer = min(state.longer * BETA_GROWTH, BETA_MAX)
     after = State(found, state.model, state.longer, longer, (*state.losses, loss), loss)
     return Judgement(after, False, outcome)
 

@@ -1,88 +1,98 @@
-"""Patients under a fixed model: the patient step again and again, for each of them until its loss stops falling."""
+"""Patients under a fixed model: patient steps, for each patient until its loss converges."""
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from phenotaste.core.kernels.driver import start, step
-from phenotaste.core.kernels.patient import Definitions
-from phenotaste.core.kernels.scratch import Place
-from phenotaste.core.kernels.sums import Tallies
+from phenotaste.core.kernels.driver import init_U, step
+from phenotaste.core.kernels.patient import PreparedModel, StepInputs
+from phenotaste.core.kernels.scratch import ThreadScratch
+from phenotaste.core.kernels.sums import SumsAccumulator
 from phenotaste.core.records import Array, Shard, Weights
 
-FIRST_REACH, REACH_GROWTH, LONGEST_REACH = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
+BETA_INIT, BETA_GROWTH, BETA_MAX = 0.5, 1.05, 0.99  # extrapolation: see `loop.fit`
+
+
+class ProjectOptions(NamedTuple):
+    """How each patient's U is solved and when its iteration stops."""
+
+    exact: bool
+    tol: float
+    max_iter: int
 
 
 def project(
     shard: Shard,
+    weights: Weights,
+    model: PreparedModel,
+    U: Array,
     first: int,
     last: int,
-    weights: Weights,
-    model: Definitions,
-    courses: Array,
-    exact: bool,
-    tol: float,
-    max_iter: int,
-    place: Place,
+    options: ProjectOptions,
+    scratch: ThreadScratch,
 ) -> None:
-    """Courses of patients first..last: start, then patient steps until each patient settles."""
-    part, rows = cut(shard, first, last), slice(int(shard.offsets[first]), int(shard.offsets[last]))
-    here = courses[rows]
-    there = np.zeros_like(here)
-    weights = Weights(weights.lam, weights.mu[first:last])
-    K = last - first
-    who, loss, before = np.arange(K), np.empty((K, 2)), np.full(K, np.inf)
-    reach, longer = np.zeros(K), np.full(K, FIRST_REACH)
-    no_tally = Tallies(1, 0, 0, len(model.plain)).emptied(0)
-    start(part, 0, K, model.V, here, place.alone.B, place.desk.U)
-    for _ in range(max_iter):
-        step(part, who, weights, model, here, there, reach, exact, place, no_tally, loss)
-        who = who[: settle(part.offsets, who, loss, before, reach, longer, tol, here, there)]
-        if not who.size:
+    """U of patients first..last under a fixed model: initialise, then patient steps until each patient converges."""
+    K, visits = last - first, slice(int(shard.offsets[first]), int(shard.offsets[last]))
+    part = slice_shard(shard, first, last)
+    state = PatientState(np.zeros(K), np.full(K, BETA_INIT), np.full(K, np.inf), np.empty((K, 2)))
+    part_weights = Weights(weights.lam, weights.mu[first:last])
+    U_prev = np.zeros_like(U[visits])
+    inputs = StepInputs(part, part_weights, model, U[visits], U_prev, state.beta, options.exact)
+    no_sums = SumsAccumulator(1, 0, 0, len(model.plain)).reset(0)
+    init_U(part, 0, K, model.V, inputs.U, scratch.single.B, scratch.patient.U)
+    active = np.arange(K)
+    for _ in range(options.max_iter):
+        step(inputs, active, scratch, no_sums, state.loss)
+        active = active[: accept_steps(part.offsets, active, state, options.tol, inputs.U, U_prev)]
+        if not active.size:
             break
 
 
-def cut(shard: Shard, first: int, last: int) -> Shard:
-    """Patients first..last as a shard of their own; nothing large is copied."""
+class PatientState(NamedTuple):
+    """Where the iteration of each patient stands."""
+
+    beta: Array  # extrapolation of the next step
+    next_beta: Array  # and of the one after it, if that step lowers the loss
+    best_loss: Array  # so far
+    loss: Array  # patients × 2: loss of the step just made, and ‖X‖²
+
+
+def slice_shard(shard: Shard, first: int, last: int) -> Shard:
+    """Patients first..last as a shard of their own, without copying their visits."""
     offsets = shard.offsets[first : last + 1]
-    visits = shard.indptr[offsets[0] : offsets[-1] + 1]
+    indptr = shard.indptr[offsets[0] : offsets[-1] + 1]
     offsets = offsets - offsets[0]
-    # An array that may be written to is another type than one that may not: everything would be compiled again.
+    # Numba types read-only arrays differently: keep the flag, or every kernel is compiled a second time.
     offsets.flags.writeable = shard.offsets.flags.writeable
-    return Shard(shard.data, shard.indices, visits, offsets, shard.static[first:last])
+    return Shard(shard.data, shard.indices, indptr, offsets, shard.static[first:last])
 
 
 @njit(cache=True, nogil=True)
-def settle(
-    offsets: Array,
-    who: Array,
-    loss: Array,
-    before: Array,
-    reach: Array,
-    longer: Array,
-    tol: float,
-    here: Array,
-    there: Array,
+def accept_steps(
+    offsets: Array, active: Array, state: PatientState, tol: float, U: Array, U_prev: Array
 ) -> int:
-    """Take or refuse the step just made, patient by patient, reaching ahead as `loop.fit` does.
+    """Accept or reject the step just made, patient by patient, with extrapolation as in `loop.fit`.
 
-    Those who go on are moved to the front of `who`; returns how many they are.
+    Patients that have not converged are moved to the front of `active`; returns their number.
     """
+    beta, next_beta, best_loss = state.beta, state.next_beta, state.best_loss
     left = 0
-    for n in range(who.size):
-        k = who[n]
-        now, norm = loss[k, 0], loss[k, 1]
+    for n in range(active.size):
+        k = active[n]
+        loss, norm = state.loss[k, 0], state.loss[k, 1]
         if norm == 0.0:
             continue  # U is zero already
-        if now > before[k] and reach[k] > 0.0:  # reached too far: stay here and take a plain step
-            longer[k], reach[k] = longer[k] / 2, 0.0
+        if loss > best_loss[k] and beta[k] > 0.0:  # extrapolated too far: keep U and take a plain step next
+            next_beta[k], beta[k] = next_beta[k] / 2, 0.0
         else:
             for i in range(offsets[k], offsets[k + 1]):
-                for r in range(here.shape[1]):
-                    here[i, r], there[i, r] = there[i, r], here[i, r]
-            if before[k] - now < tol * max(now, 1e-12 * norm):
+                for r in range(U.shape[1]):
+                    U[i, r], U_prev[i, r] = U_prev[i, r], U[i, r]
+            if best_loss[k] - loss < tol * max(loss, 1e-12 * norm):
                 continue
-            reach[k], before[k] = longer[k], now
-            longer[k] = min(longer[k] * REACH_GROWTH, LONGEST_REACH)
-        who[left] = k
+            beta[k], best_loss[k] = next_beta[k], loss
+            next_beta[k] = min(next_beta[k] * BETA_GROWTH, BETA_MAX)
+        active[left] = k
         left += 1
     return left

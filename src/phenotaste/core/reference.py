@@ -17,7 +17,7 @@ from phenotaste.core.model_step import unit_columns, without_noise
 from phenotaste.core.records import Array, Model, Sums
 
 
-def start_courses(X: Array, V: Array) -> Array:
+def init_U(X: Array, V: Array) -> Array:
     """U: nine parts the phenotype's share of each visit, one part cosines that keep the columns apart."""
     visits, R = X.shape[0], V.shape[1]
     B = np.maximum(X @ V, 0.0)

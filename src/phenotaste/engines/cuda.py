@@ -56,9 +56,9 @@ class Piece(NamedTuple):
     first: int
     last: int
     visits: slice
-    patients: kernel.Patients
-    turned: kernel.Turned | None  # only where the piece stays on the device
-    courses: kernel.Courses
+    patients: kernel.ChunkData
+    turned: kernel.FeatureMajor | None  # only where the piece stays on the device
+    courses: kernel.ChunkState
 
 
 class Figures(NamedTuple):
@@ -91,7 +91,7 @@ class Device:
         self.shard, self.weights, self.rank, self.n_features = shard, weights, rank, n_features
         self.device = torch.device(device)
         self.launcher = launcher or Launcher(rank)
-        self.scale = kernel.scale_of(shard.data)
+        self.scale = kernel.data_scale(shard.data)
         # Norms of the data as the device has them, so that losses are those of the same data.
         rounded = shard._replace(data=in_units(shard.data, self.scale))
         self.norms = patient_norms(rounded) * self.scale**2
@@ -100,8 +100,8 @@ class Device:
         allowed = memory if memory is not None else self._free()
         self.bytes_needed = bytes_resident(shard, rank)
         self.streaming = self.bytes_needed > allowed
-        most = visits_of_a_piece(shard, rank, allowed) if self.streaming else kernel.PIECE_VISITS
-        edges = kernel.piece_edges(shard, most)
+        most = visits_of_a_piece(shard, rank, allowed) if self.streaming else kernel.CHUNK_VISITS
+        edges = kernel.chunk_edges(shard, most)
         # The pieces are put in place beside whatever comes next: the model that a fit starts from takes seconds too.
         pool = ThreadPoolExecutor(AT_ONCE)
         self._placed: list[Piece] = []
@@ -109,8 +109,8 @@ class Device:
         pool.shutdown(wait=False)
         visits, patients = int(np.diff(shard.offsets[edges]).max()), int(np.diff(edges).max())
         entries = int(np.diff(shard.indptr[shard.offsets[edges]]).max())
-        stretches = entries // kernel.STRETCH + n_features
-        self.room = kernel.room_for(self.launcher, visits, patients, stretches, self.device)
+        stretches = entries // kernel.SEGMENT + n_features
+        self.room = kernel.new_device_scratch(self.launcher, visits, patients, stretches, self.device)
         self.patients, self.visits = len(shard.offsets) - 1, int(shard.offsets[-1])
 
     @property
@@ -132,7 +132,7 @@ class Device:
         shared = self._share(model)
         for piece in self._pass(read=False):
             piece.courses.passive.fill_(-1)
-            self._run("start", piece, shared)
+            self._run("init", piece, shared)
 
     def start_uniform(self, rng: np.random.Generator) -> None:
         """The paper's start: every entry of U uniform; patients without history stay at zero."""
@@ -145,20 +145,20 @@ class Device:
             U = rng.random((offsets[-1] - offsets[0], self.rank), dtype=np.float32)
             nothing = np.diff(bounds[piece.first : piece.last + 1]) == 0
             U[np.repeat(nothing, np.diff(offsets))] = 0.0
-            piece.courses.now.copy_(torch.from_numpy(U))
+            piece.courses.U.copy_(torch.from_numpy(U))
 
     def step(self, model: Model, reach: float = 0.0) -> Sums:
         """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
         shared = self._share(model)
         total: list[Any] = []
         for piece in self._pass(before=reach > 0, turned=True, swap=True):
-            self._run("step", piece, shared, reach=reach)
+            self._run("step", piece, shared, beta=reach)
             assert piece.turned is not None
-            parts = kernel.take_sums(
+            parts = kernel.reduce_sums(
                 self.launcher, piece.patients, piece.turned, shared, self.room, self.n_features
             )
             total = [mine + theirs for mine, theirs in zip(total, parts, strict=True)] if total else parts
-        return kernel.as_sums([part.cpu().numpy() for part in total], shared, self.scale, self.size)
+        return kernel.assemble_sums([part.cpu().numpy() for part in total], shared, self.scale, self.size)
 
     def undo(self) -> None:
         """Back to the courses before the last step."""
@@ -185,7 +185,7 @@ class Device:
             loss[here, 1] = (shared.lam * apart).cpu().numpy()
             gaps += float(losses[self.norms[here] > 0, 2].sum())
             static += float(apart.sum())
-            download(piece.courses.now, U[piece.visits])
+            download(piece.courses.U, U[piece.visits])
         loss *= self.scale**2
         self.figures = Figures(float(loss[:, 0].sum()), static, gaps)
         return Scored(U, W, loss)
@@ -198,11 +198,11 @@ class Device:
             self._run("project", piece, shared, tol=tol, max_iter=max_iter)
         return self.score(model)
 
-    def _share(self, model: Model) -> kernel.Shared:
-        return kernel.share(model, self.weights.lam, self.scale, self.device)
+    def _share(self, model: Model) -> kernel.DeviceModel:
+        return kernel.upload_model(model, self.weights.lam, self.scale, self.device)
 
-    def _run(self, mode: str, piece: Piece, shared: kernel.Shared, **more: Any) -> None:
-        kernel.run(self.launcher, mode, piece.patients, shared, piece.courses, self.room, **more)
+    def _run(self, mode: str, piece: Piece, shared: kernel.DeviceModel, **more: Any) -> None:
+        kernel.launch(self.launcher, mode, piece.patients, shared, piece.courses, self.room, **more)
 
     def _free(self) -> float:
         import torch
@@ -217,14 +217,14 @@ class Device:
 
     def _place(self, rounded: Shard, first: int, last: int) -> Piece:
         """A piece where it will live: on the device, or in page-locked memory that the device can copy from."""
-        patients = kernel.cut(rounded, self.weights, self.norms, first, last, self.scale)
+        patients = kernel.slice_chunk(rounded, self.weights, self.norms, first, last, self.scale)
         visits = slice(int(self.shard.offsets[first]), int(self.shard.offsets[last]))
         home = "cpu" if self.streaming else self.device
-        courses = kernel.new_courses(visits.stop - visits.start, last - first, self.rank, home)
+        courses = kernel.new_chunk_state(visits.stop - visits.start, last - first, self.rank, home)
         if self.streaming:
             return Piece(first, last, visits, self._pinned(patients), None, self._pinned(courses))
-        patients = kernel.Patients(*(part.to(self.device) for part in patients))
-        return Piece(first, last, visits, patients, kernel.turn(patients, self.n_features), courses)
+        patients = kernel.ChunkData(*(part.to(self.device) for part in patients))
+        return Piece(first, last, visits, patients, kernel.feature_major(patients, self.n_features), courses)
 
     def _pinned(self, parts: Any) -> Any:
         return type(parts)(*(part.pin_memory() for part in parts)) if self.device.type == "cuda" else parts
@@ -258,14 +258,12 @@ class Device:
                 self._upload(self.pieces[n + 1], read, before, coming) if n + 1 < len(self.pieces) else None
             )
             if turned:
-                piece = piece._replace(turned=kernel.turn(piece.patients, self.n_features))
+                piece = piece._replace(turned=kernel.feature_major(piece.patients, self.n_features))
             yield piece
             going.follow()
             with going.beside():
                 moved = (
-                    (home.courses.other, piece.courses.other)
-                    if swap
-                    else (home.courses.now, piece.courses.now)
+                    (home.courses.U_prev, piece.courses.U_prev) if swap else (home.courses.U, piece.courses.U)
                 )
                 for to, of in (moved, (home.courses.passive, piece.courses.passive)):
                     to.copy_(of, non_blocking=True)
@@ -284,9 +282,9 @@ class Device:
             return there
 
         with side.beside():
-            patients = kernel.Patients(*(fetch(part) for part in home.patients))
+            patients = kernel.ChunkData(*(fetch(part) for part in home.patients))
             now, other, passive = home.courses
-            courses = kernel.Courses(fetch(now, read), fetch(other, before), fetch(passive))
+            courses = kernel.ChunkState(fetch(now, read), fetch(other, before), fetch(passive))
         side.hand_over(*patients, *courses)
         return home._replace(patients=patients, courses=courses)
 
@@ -363,7 +361,7 @@ def download(source: Any, target: Array) -> None:
 
 def swapped(piece: Piece) -> Piece:
     now, other, passive = piece.courses
-    return piece._replace(courses=kernel.Courses(other, now, passive))
+    return piece._replace(courses=kernel.ChunkState(other, now, passive))
 
 
 def in_units(data: Array, scale: float) -> Array:
@@ -391,7 +389,7 @@ def bytes_resident(shard: Shard, rank: int) -> int:
     """Bytes for all patients on the device at once, with one piece's room to work in."""
     visits, K = int(shard.offsets[-1]), len(shard.offsets) - 1
     patients = K * 8 * (shard.static.shape[1] + rank // 32 + 4)
-    at_work = min(visits, kernel.PIECE_VISITS) * bytes_of_visits(shard, rank)
+    at_work = min(visits, kernel.CHUNK_VISITS) * bytes_of_visits(shard, rank)
     return int(visits * (8 * rank + 4) + 16 * len(shard.data) + patients + at_work) + base_bytes(rank)
 
 
@@ -404,7 +402,7 @@ def visits_of_a_piece(shard: Shard, rank: int, allowed: float) -> int:
     """How many visits a streamed piece may have; refuses where not even the longest history fits."""
     each = (IN_FLIGHT + 1) * bytes_of_visits(shard, rank)
     longest = int(np.diff(shard.offsets).max(initial=1))
-    most = int(min((allowed - base_bytes(rank)) / each, kernel.PIECE_VISITS))
+    most = int(min((allowed - base_bytes(rank)) / each, kernel.CHUNK_VISITS))
     if most < longest:
         needed = (base_bytes(rank) + longest * each) / 2**30
         raise InputError(

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from phenotaste.core.parafac2 import kernels
-from phenotaste.core.parafac2.kernels import Shared, Slices
+from phenotaste.core.parafac2.kernels import ModelProducts, Parafac2Sums
 from phenotaste.core.records import Array, Shard
 from phenotaste.engines.threads import block_edges, one_blas_thread
 from phenotaste.runs.resources import available_cores
@@ -33,7 +33,8 @@ class SliceThreads:
         n_jobs: int | None = None,
     ) -> None:
         visits, K = int(shard.offsets[-1]), len(shard.offsets) - 1
-        self.shard, self.n_features, self.rank, self.how, self.inner = shard, n_features, rank, how, inner
+        self.shard, self.n_features, self.rank = shard, n_features, rank
+        self._solver = kernels.ScoreSolver(how, inner)
         self.bases = np.zeros((visits, 0)) if bases is None else bases
         self.Q = np.zeros((visits, rank))
         self.W = np.ones((K, rank))
@@ -48,25 +49,12 @@ class SliceThreads:
         self.W = np.ones_like(self.W) if W is None else np.array(W, np.float64, order="C")
         self.duals = np.zeros_like(self.duals)
 
-    def step(self, shared: Shared) -> Slices:
+    def step(self, model: ModelProducts) -> Parafac2Sums:
         """Q, then w, of every patient; returns the sums for H and F."""
 
-        def work(first: int, last: int) -> Slices:
-            slices = kernels.no_slices(0, len(shared.F), self.rank)
-            kernels.step(
-                self.shard,
-                first,
-                last,
-                self.bases,
-                shared,
-                self.how,
-                self.inner,
-                self.W,
-                self.duals,
-                self.Q,
-                slices,
-                self._room(first, last),
-            )
+        def work(first: int, last: int) -> Parafac2Sums:
+            slices = kernels.zero_sums(0, len(model.F), self.rank)
+            kernels.step(self._patients(), first, last, model, self._solver, slices, self._room(first, last))
             return slices
 
         total, *rest = self._map(work)
@@ -81,7 +69,7 @@ class SliceThreads:
         def work(first: int, last: int) -> Array:
             XU = np.zeros((self.n_features, self.rank))
             room = self._room(first, last)
-            kernels.add_courses(self.shard, first, last, np.ascontiguousarray(H), self.W, self.Q, XU, room)
+            kernels.add_XU(self.shard, first, last, np.ascontiguousarray(H), self.W, self.Q, XU, room)
             return XU
 
         total, *rest = self._map(work)
@@ -92,31 +80,24 @@ class SliceThreads:
     def complete(self) -> None:
         """Fill in the directions that a patient's Q lacks, where the history is long enough to have them."""
         self._map(
-            lambda first, last: kernels.complete(
+            lambda first, last: kernels.complete_Q(
                 self.shard, first, last, self.bases, self.Q, self._room(first, last)
             )
         )
 
-    def project(self, shared: Shared, tol: float, max_iter: int) -> None:
+    def project(self, model: ModelProducts, tol: float, max_iter: int) -> None:
         """Q and W under a fixed model."""
         self._map(
             lambda first, last: kernels.project(
-                self.shard,
-                first,
-                last,
-                self.bases,
-                shared,
-                self.how,
-                tol,
-                max_iter,
-                self.W,
-                self.Q,
-                self._room(first, last),
+                self._patients(), first, last, model, self._solver, tol, max_iter, self._room(first, last)
             )
         )
 
-    def _room(self, first: int, last: int) -> kernels.Room:
-        return kernels.room_for(self.shard, first, last, self.rank, self.bases.shape[1])
+    def _patients(self) -> kernels.Parafac2Patients:
+        return kernels.Parafac2Patients(self.shard, self.bases, self.W, self.duals, self.Q)
+
+    def _room(self, first: int, last: int) -> kernels.Parafac2Scratch:
+        return kernels.new_scratch(self.shard, first, last, self.rank, self.bases.shape[1])
 
     def _map(self, work: Callable[[int, int], T]) -> list[T]:
         with one_blas_thread():

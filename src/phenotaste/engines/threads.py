@@ -11,11 +11,11 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from phenotaste.core.kernels import driver
-from phenotaste.core.kernels.patient import define
-from phenotaste.core.kernels.scratch import Place, new_place
-from phenotaste.core.kernels.sums import Tallies
+from phenotaste.core.kernels.patient import StepInputs, prepare_model
+from phenotaste.core.kernels.scratch import ThreadScratch, new_thread_scratch
+from phenotaste.core.kernels.sums import SumsAccumulator
 from phenotaste.core.loop import Mark
-from phenotaste.core.projection import project
+from phenotaste.core.projection import ProjectOptions, project
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
 from phenotaste.runs.resources import available_cores
 
@@ -74,16 +74,16 @@ class Threads:
         self._handed_out = False  # somebody may look at the courses as they are
         self._reach = np.zeros(len(shard.offsets) - 1)
         self._cut: list[Block] | None = None
-        self._tallies: Tallies | None = None
-        self._places: list[Place] = []  # those nobody works at
+        self._accumulator: SumsAccumulator | None = None
+        self._places: list[ThreadScratch] = []  # those nobody works at
         self._pool = ThreadPoolExecutor(self.n_jobs)  # its threads end with this object
 
     def start(self, model: Model) -> None:
-        definitions = define(model, self.weights.lam)
+        prepared = prepare_model(model, self.weights.lam)
         self._leave_what_was_handed_out()
         self._map(
-            lambda block, first, last, place: driver.start(
-                self.shard, first, last, definitions.V, self.courses, place.alone.B, place.desk.U
+            lambda block, first, last, scratch: driver.init_U(
+                self.shard, first, last, prepared.V, self.courses, scratch.single.B, scratch.patient.U
             ),
             model,
         )
@@ -101,32 +101,25 @@ class Threads:
 
     def step(self, model: Model, reach: float = 0.0) -> Sums:
         """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
-        definitions = define(model, self.weights.lam)
+        prepared = prepare_model(model, self.weights.lam)
         if self.previous is None:
             self.previous = self._room_for_courses()
-        if self._tallies is None:
-            self._tallies = Tallies(len(self._blocks(model)), len(model.V), len(model.F), self.rank)
-        courses, other, tallies = self.courses, self.previous, self._tallies
-        self._reach.fill(reach)
-
-        def work(block: Block, first: int, last: int, place: Place) -> None:
-            driver.step(
-                self.shard,
-                np.arange(first, last),
-                self.weights,
-                definitions,
-                courses,
-                other,
-                self._reach,
-                self.exact,
-                place,
-                tallies.emptied(block.number) if first == block.first else tallies.each[block.number],
-                NO_LOSS,
+        if self._accumulator is None:
+            self._accumulator = SumsAccumulator(
+                len(self._blocks(model)), len(model.V), len(model.F), self.rank
             )
+        courses, other, accumulator = self.courses, self.previous, self._accumulator
+        self._reach.fill(reach)
+        inputs = StepInputs(self.shard, self.weights, prepared, courses, other, self._reach, self.exact)
+
+        def work(block: Block, first: int, last: int, scratch: ThreadScratch) -> None:
+            fresh = first == block.first
+            sums = accumulator.reset(block.number) if fresh else accumulator.blocks[block.number]
+            driver.step(inputs, np.arange(first, last), scratch, sums, NO_LOSS)
 
         self._map(work, model)
         self.courses, self.previous = other, courses
-        return tallies.sums(definitions.lift)
+        return accumulator.sums(prepared.H_inv_T)
 
     def undo(self) -> None:
         """Back to the courses before the last step."""
@@ -138,26 +131,23 @@ class Threads:
         K = len(self.shard.offsets) - 1
         solve = W is None
         scores = self._empty(K, self.rank) if W is None else np.require(W, np.float64, ["C", "A", "W"])
-        loss = self._empty(K, 3)
-        definitions = define(model, self.weights.lam)
+        scored = Scored(self.courses, scores, self._empty(K, 3))
+        prepared = prepare_model(model, self.weights.lam)
         self._map(
-            lambda block, first, last, place: driver.score(
+            lambda block, first, last, scratch: driver.score(
                 self.shard,
-                first,
-                last,
                 self.weights,
-                definitions,
-                self.courses,
-                scores,
+                prepared,
+                scored,
+                np.arange(first, last),
                 solve,
-                loss,
-                place.desk,
-                place.alone,
+                scratch.patient,
+                scratch.single,
             ),
             model,
         )
         self._handed_out = True
-        return Scored(self.courses, scores, loss)
+        return scored
 
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
         """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
@@ -167,22 +157,12 @@ class Threads:
     def _project(self, model: Model, tol: float, max_iter: int, wanted: Callable[[int, int], bool]) -> None:
         """Courses under a fixed model, of the pieces that are wanted."""
         self._leave_what_was_handed_out()
-        definitions = define(model, self.weights.lam)
+        prepared = prepare_model(model, self.weights.lam)
+        options = ProjectOptions(self.exact, tol, max_iter)
 
-        def work(block: Block, first: int, last: int, place: Place) -> None:
+        def work(block: Block, first: int, last: int, scratch: ThreadScratch) -> None:
             if wanted(first, last):
-                project(
-                    self.shard,
-                    first,
-                    last,
-                    self.weights,
-                    definitions,
-                    self.courses,
-                    self.exact,
-                    tol,
-                    max_iter,
-                    place,
-                )
+                project(self.shard, self.weights, prepared, self.courses, first, last, options, scratch)
 
         self._map(work, model)
 
@@ -235,21 +215,21 @@ class Threads:
             ]
         return self._cut
 
-    def _map(self, work: Callable[[Block, int, int, Place], None], model: Model) -> None:
+    def _map(self, work: Callable[[Block, int, int, ThreadScratch], None], model: Model) -> None:
         def at_a_place(block: Block) -> None:
-            """A place takes longer to set up than a small block takes to work through, so they are kept."""
+            """A scratch takes longer to set up than a small block takes to work through, so they are kept."""
             try:
-                place = self._places.pop()
+                scratch = self._places.pop()
             except IndexError:
-                place = new_place(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
+                scratch = new_thread_scratch(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
             pieces = list(block.pieces())
             self._ahead(*pieces[0])
             for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
                 if following is not None:
                     self._ahead(*following)
-                work(block, *piece, place)
+                work(block, *piece, scratch)
                 self._behind(*piece)
-            self._places.append(place)
+            self._places.append(scratch)
 
         # One BLAS thread each: ours do the sharing, and the bits stay the same.
         with one_blas_thread():

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.core.kernels import driver
-from phenotaste.core.kernels.patient import define
-from phenotaste.core.kernels.scratch import new_place
-from phenotaste.core.kernels.sums import Tallies
+from phenotaste.core.kernels.patient import StepInputs, prepare_model
+from phenotaste.core.kernels.scratch import new_thread_scratch
+from phenotaste.core.kernels.sums import SumsAccumulator
 from phenotaste.core.records import Array, Model, Sums
 from phenotaste.engines.threads import NO_LOSS, Threads, one_blas_thread
 from phenotaste.errors import InputError
@@ -92,28 +92,17 @@ def clipped_step(engine: Threads, model: Model, settings: Settings) -> Sums:
     One factor for all addends of a patient is a weight of that patient: the sums stay those of a fit.
     """
     shard, rank, sizes = engine.shard, engine.rank, scales(settings)
-    definitions = define(model, engine.weights.lam)
+    prepared = prepare_model(model, engine.weights.lam)
     before, after = engine.courses, np.zeros_like(engine.courses)
     K = len(shard.offsets) - 1
-    tallies = Tallies(1, len(model.V), len(model.F), rank)
-    place = new_place(int(np.diff(shard.offsets).max(initial=1)), rank)
-    reach, total = np.zeros(K), Sums.zeros(len(model.V), len(model.F), rank)
+    accumulator = SumsAccumulator(1, len(model.V), len(model.F), rank)
+    scratch = new_thread_scratch(int(np.diff(shard.offsets).max(initial=1)), rank)
+    inputs = StepInputs(shard, engine.weights, prepared, before, after, np.zeros(K), engine.exact)
+    total = Sums.zeros(len(model.V), len(model.F), rank)
     with one_blas_thread():
         for k in range(K):
-            driver.step(
-                shard,
-                np.array([k]),
-                engine.weights,
-                definitions,
-                before,
-                after,
-                reach,
-                engine.exact,
-                place,
-                tallies.emptied(0),
-                NO_LOSS,
-            )
-            own = tallies.as_sums(tallies.room[0], definitions.lift)
+            driver.step(inputs, np.array([k]), scratch, accumulator.reset(0), NO_LOSS)
+            own = accumulator.as_sums(accumulator.buffer[0], prepared.H_inv_T)
             total.add(clipped(own, sizes, settings.clip))
     engine.courses, engine.previous = after, before
     return total

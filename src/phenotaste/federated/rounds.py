@@ -6,8 +6,8 @@ import numpy as np
 from sklearn.utils.validation import check_random_state
 
 from phenotaste.core import loop
-from phenotaste.core.init import starting_model
-from phenotaste.core.kernels.sums import add_in_pairs
+from phenotaste.core.init import init_model
+from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Model, Shard, Sums
 from phenotaste.errors import InputError
 from phenotaste.federated import noise
@@ -75,7 +75,7 @@ def starting_models(settings: Settings, dictionary: Dictionary) -> list[Model]:
     )
     seeds = check_random_state(settings.seed).randint(2**31, size=settings.n_init)
     return [
-        starting_model(
+        init_model(
             "random", nobody, len(dictionary.features), settings.rank, True, np.random.default_rng(seed)
         )
         for seed in seeds
@@ -113,7 +113,7 @@ def advanced(state: CoordinatorState, answers: list[Answer], entry: dict[str, An
 def total_sums(answers: list[Answer], start: int) -> Sums:
     """The sites' sums added in the order of the sites."""
     parts = [answer.sums[start] for answer in answers if answer.sums is not None]
-    return add_in_pairs(parts, lambda mine, theirs: Sums(*(a + b for a, b in zip(mine, theirs, strict=True))))
+    return tree_reduce(parts, lambda mine, theirs: Sums(*(a + b for a, b in zip(mine, theirs, strict=True))))
 
 
 def advanced_start(state: CoordinatorState, fitting: Fitting, total: Sums, anew: bool) -> Fitting:

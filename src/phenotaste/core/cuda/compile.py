@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MODES = {"start": 0, "step": 1, "score": 2, "project": 3}
+MODES = {"init": 0, "step": 1, "score": 2, "project": 3}
 POLES = 32
 LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 RESERVED = 1024  # bytes of shared memory that every block takes for the system
@@ -70,8 +70,8 @@ class Launcher:
         self.shared_bytes = 0 if self.in_global else bytes_needed
 
     @cached_property
-    def desks(self) -> Any:
-        """Room for the desks in the device's memory, where they are too large for a multiprocessor's own."""
+    def global_scratch(self) -> Any:
+        """Room for the global_scratch in the device's memory, where they are too large for a multiprocessor's own."""
         import torch
 
         return torch.empty(

@@ -134,7 +134,7 @@ struct Task {
   unsigned *passive;     // which scores were positive last time: where the exact solution is looked for first
   double *sums;          // for each block: Σ (w wᵀ)∘UᵀU, Σ μ (QH)ᵀU and Σ μ‖U‖²
   double *spare;         // for each block: T of patients with many visits
-  double *desks;         // for each block: all of its desk, where that is too large to share
+  double *global_scratch;         // for each block: all of its desk, where that is too large to share
   double *loss;          // patients × 3: visits, uniqueness term, ‖UᵀU − HᵀH‖²
   double lam, reach, tol, hh;  // hh = ‖H‖²
   int patients, n_static, max_iter;
@@ -889,7 +889,7 @@ DEV void settle(const Task &t, int patient, int first, int visits, double norm, 
 KERNEL patients(const Task t) {
   SHARED
 #ifdef IN_GLOBAL
-  Desk k = set_up(t.desks + (long long)BLOCK * ROOM);
+  Desk k = set_up(t.global_scratch + (long long)BLOCK * ROOM);
 #else
   Desk k = set_up(room);
 #endif

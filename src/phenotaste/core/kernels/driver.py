@@ -7,136 +7,120 @@ only, for fits and for projections, since every function that has it inside take
 import numpy as np
 from numba import njit
 
-from phenotaste.core.init import begin
-from phenotaste.core.kernels.batched_patient import advance_one, aim_crowd, gather_crowd, score_crowd
+from phenotaste.core.init import init_patient
+from phenotaste.core.kernels.batched_patient import (
+    finish_one,
+    load_batch,
+    polar_targets_batch,
+    solve_scores_batch,
+)
 from phenotaste.core.kernels.losses import loss_after, losses
 from phenotaste.core.kernels.matmul import multiply_transposed
-from phenotaste.core.kernels.patient import Definitions, advance, fetch, read_visits, solve_scores
-from phenotaste.core.kernels.scratch import FEW, Alone, Crowd, Desk, Place
+from phenotaste.core.kernels.patient import (
+    PreparedModel,
+    StepInputs,
+    load_padded,
+    patient_step,
+    read_visits,
+    solve_scores,
+)
+from phenotaste.core.kernels.scratch import FEW, BatchScratch, PatientScratch, SingleScratch, ThreadScratch
 from phenotaste.core.kernels.simd import LANES
-from phenotaste.core.kernels.sums import Tally, add
-from phenotaste.core.records import KERNEL, Array, Shard, Weights
+from phenotaste.core.kernels.sums import BlockSums, add
+from phenotaste.core.records import KERNEL, Array, Scored, Shard, Weights
 
 
 @njit(**KERNEL)
-def start(shard: Shard, first: int, last: int, V: Array, courses: Array, B: Array, U: Array) -> None:
-    """The starting courses, from the patients' visits and V; B and U are scratch for one patient."""
+def init_U(shard: Shard, first: int, last: int, V: Array, U: Array, B: Array, work: Array) -> None:
+    """Initial U of patients first..last, from their visits and V; B and `work` are scratch for one patient."""
     for k in range(first, last):
-        begin(shard, k, V, courses[shard.offsets[k] : shard.offsets[k + 1]], B, U)
+        init_patient(shard, k, V, U[shard.offsets[k] : shard.offsets[k + 1]], B, work)
 
 
-def step(
-    shard: Shard,
-    who: Array,
-    weights: Weights,
-    model: Definitions,
-    courses: Array,
-    other: Array,
-    reach: Array,
-    exact: bool,
-    place: Place,
-    tally: Tally,
-    loss: Array,
-) -> None:
-    """The patient step of the patients in `who`: `other` has the courses before these and gets the new ones.
+def step(inputs: StepInputs, active: Array, scratch: ThreadScratch, sums: BlockSums, loss: Array) -> None:
+    """The patient step of the patients in `active`; `inputs.U_prev` is overwritten with the new U.
 
-    Addends go into `tally`; or, where `loss` has a row for every patient, each patient's loss and ‖X‖² go there.
+    The patients are added to `sums`; or, where `loss` has a row per patient, it receives each one's loss and ‖X‖².
     """
-    before = (shard, who, weights, model, courses, other, reach, exact, place.desk)
-    if courses.shape[1] <= FEW:
-        step_in_crowds(*before, place.crowd, tally, loss)
+    if inputs.U.shape[1] <= FEW:
+        step_batched(inputs, active, scratch.patient, scratch.batch, sums, loss)
     else:
-        step_one_by_one(*before, place.alone, tally, loss)
+        step_single(inputs, active, scratch.patient, scratch.single, sums, loss)
 
 
 @njit(**KERNEL)
-def step_one_by_one(
-    shard: Shard,
-    who: Array,
-    weights: Weights,
-    model: Definitions,
-    courses: Array,
-    other: Array,
-    reach: Array,
-    exact: bool,
-    desk: Desk,
-    alone: Alone,
-    tally: Tally,
+def step_single(
+    inputs: StepInputs,
+    active: Array,
+    scratch: PatientScratch,
+    single: SingleScratch,
+    sums: BlockSums,
     loss: Array,
 ) -> None:
-    """`step` for any number of phenotypes."""
-    for k in who:
-        mu, U = weights.mu[k], courses[shard.offsets[k] : shard.offsets[k + 1]]
-        new = other[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = advance(shard, k, mu, model, U, new, reach[k], exact, desk, alone)
+    """`step` one patient at a time, for any rank."""
+    shard, model = inputs.shard, inputs.model
+    for k in active:
+        mu = inputs.weights.mu[k]
+        norm = patient_step(inputs, k, mu, scratch, single)
         if loss.size == 0:
-            add(shard, k, mu, norm, desk, tally)
+            add(shard, k, mu, norm, scratch, sums)
         else:
-            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, alone.B, model, desk), norm
+            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, single.B, model, scratch), norm
 
 
 @njit(**KERNEL)
-def step_in_crowds(
-    shard: Shard,
-    who: Array,
-    weights: Weights,
-    model: Definitions,
-    courses: Array,
-    other: Array,
-    reach: Array,
-    exact: bool,
-    desk: Desk,
-    crowd: Crowd,
-    tally: Tally,
+def step_batched(
+    inputs: StepInputs,
+    active: Array,
+    scratch: PatientScratch,
+    batch: BatchScratch,
+    sums: BlockSums,
     loss: Array,
 ) -> None:
-    """The same for few phenotypes, eight patients at a time."""
-    R = courses.shape[1]
-    for first in range(0, who.size, LANES):
-        count = min(LANES, who.size - first)
-        gather_crowd(shard, who, first, count, model, courses, other, reach, crowd)
-        score_crowd(model, R, crowd, desk)
-        aim_crowd(shard, who, first, count, model, crowd, desk)
+    """`step` eight patients at a time, for small ranks."""
+    shard, model = inputs.shard, inputs.model
+    for first in range(0, active.size, LANES):
+        count = min(LANES, active.size - first)
+        load_batch(inputs, active, first, count, batch)
+        solve_scores_batch(model, inputs.U.shape[1], batch, scratch)
+        polar_targets_batch(shard, active, first, count, model, batch, scratch)
         for s in range(count):
-            k = who[first + s]
-            mu, norm = weights.mu[k], crowd.norms[s]
-            advance_one(s, k, shard, mu, model, other, exact, crowd, desk)
+            k = active[first + s]
+            mu, norm = inputs.weights.mu[k], batch.norms[s]
+            finish_one(inputs, s, k, mu, batch, scratch)
             if loss.size == 0:
-                add(shard, k, mu, norm, desk, tally)
+                add(shard, k, mu, norm, scratch, sums)
             else:
-                B = crowd.B[crowd.rows[s] :]
-                loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, B, model, desk), norm
+                B = batch.B[batch.rows[s] :]
+                loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, B, model, scratch), norm
 
 
 @njit(cache=True, nogil=True)
 def score(
     shard: Shard,
-    first: int,
-    last: int,
     weights: Weights,
-    model: Definitions,
-    courses: Array,
-    W: Array,
+    model: PreparedModel,
+    scored: Scored,
+    active: Array,
     solve: bool,
-    loss: Array,
-    desk: Desk,
-    alone: Alone,
+    scratch: PatientScratch,
+    single: SingleScratch,
 ) -> None:
-    """Losses with the courses fixed, at the best scores (`solve`, written to W) or at those in W."""
-    R = courses.shape[1]
-    for k in range(first, last):
-        now = courses[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = read_visits(shard, k, model.V, alone.B)
-        fetch(now, desk.U)
+    """Losses of the patients in `active` at their U, with the best scores (`solve`, written to W) or those in W."""
+    R = scored.U.shape[1]
+    for k in active:
+        U = scored.U[shard.offsets[k] : shard.offsets[k + 1]]
+        norm = read_visits(shard, k, model.V, single.B)
+        load_padded(U, scratch.U)
         if solve:
-            solve_scores(desk.U, len(now), shard.static[k], model, desk, alone)
+            solve_scores(scratch.U, len(U), shard.static[k], model, scratch, single)
             for r in range(R):
-                W[k, r] = desk.w[r]
+                scored.W[k, r] = scratch.w[r]
         else:
-            multiply_transposed(desk.U, desk.U, R, len(now), desk.G)
+            multiply_transposed(scratch.U, scratch.U, R, len(U), scratch.G)
             for r in range(R):
-                desk.w[r] = W[k, r]
-        losses(shard, k, weights.mu[k], norm, alone.B, model, desk, loss[k])
+                scratch.w[r] = scored.W[k, r]
+        losses(shard, k, weights.mu[k], norm, single.B, model, scratch, scored.loss[k])
 
 
 @njit(cache=True, nogil=True)
@@ -150,7 +134,7 @@ def patient_norms(shard: Shard) -> Array:
 
 
 @njit(cache=True, nogil=True)
-def cross_product_gaps(offsets: Array, courses: Array, HH: Array, gaps: Array) -> None:
+def cross_product_gaps(offsets: Array, U: Array, HH: Array, gaps: Array) -> None:
     """‖U_kᵀU_k − HᵀH‖² for every patient."""
     R = HH.shape[0]
     G = np.empty((R, R))
@@ -161,7 +145,7 @@ def cross_product_gaps(offsets: Array, courses: Array, HH: Array, gaps: Array) -
         for i in range(offsets[k], offsets[k + 1]):
             for r in range(R):
                 for s in range(R):
-                    G[r, s] += np.float64(courses[i, r]) * np.float64(courses[i, s])
+                    G[r, s] += np.float64(U[i, r]) * np.float64(U[i, s])
         gaps[k] = 0.0
         for r in range(R):
             for s in range(R):

@@ -1,12 +1,12 @@
-"""What one patient adds to the objective, from what is on the desk: no dense residual but where digits run out."""
+"""What one patient adds to the objective, from what is on the scratch: no dense residual but where digits run out."""
 
 import numpy as np
 from numba import njit
 
 from phenotaste.core.kernels.matmul import multiply_transposed
-from phenotaste.core.kernels.patient import Definitions
+from phenotaste.core.kernels.patient import PreparedModel
 from phenotaste.core.kernels.polar import nuclear_norm
-from phenotaste.core.kernels.scratch import Desk
+from phenotaste.core.kernels.scratch import PatientScratch
 from phenotaste.core.records import KERNEL, Array, Shard
 
 CANCELLED = 1e-3  # below this share of ‖X‖² the expanded loss has lost digits: take the residual itself
@@ -14,18 +14,18 @@ CANCELLED = 1e-3  # below this share of ‖X‖² the expanded loss has lost dig
 
 @njit(inline="always")
 def loss_after(
-    shard: Shard, k: int, mu: float, norm: float, B: Array, model: Definitions, desk: Desk
+    shard: Shard, k: int, mu: float, norm: float, B: Array, model: PreparedModel, scratch: PatientScratch
 ) -> float:
     """A patient's whole loss after `advance`: the new U with the w and Q it was solved for."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
-    U, R = desk.U, desk.passive.size
-    multiply_transposed(U, U, R, visits, desk.G)
-    loss = expanded_loss(norm, visits, B, U, desk.G, desk.w, R, model.VV)
+    U, R = scratch.U, scratch.passive.size
+    multiply_transposed(U, U, R, visits, scratch.G)
+    loss = expanded_loss(norm, visits, B, U, scratch.G, scratch.w, R, model.VV)
     for r in range(R):
-        loss += mu * (desk.G[r, r] + model.HH[r, r])
+        loss += mu * (scratch.G[r, r] + model.HH[r, r])
         for i in range(visits):
-            loss -= 2.0 * U[i, r] * desk.pull[i, r]
-    return 0.5 * loss + static_loss(shard.static[k], model.F, model.lam, desk.w)
+            loss -= 2.0 * U[i, r] * scratch.mu_QH[i, r]
+    return 0.5 * loss + static_loss(shard.static[k], model.F, model.lam, scratch.w)
 
 
 @njit(**KERNEL)
@@ -76,24 +76,31 @@ def residual(shard: Shard, k: int, n_features: int, V: Array, U: Array, w: Array
 
 @njit(inline="always")
 def losses(
-    shard: Shard, k: int, mu: float, norm: float, B: Array, model: Definitions, desk: Desk, loss: Array
+    shard: Shard,
+    k: int,
+    mu: float,
+    norm: float,
+    B: Array,
+    model: PreparedModel,
+    scratch: PatientScratch,
+    loss: Array,
 ) -> None:
-    """The three parts of a patient's loss, with the best Q, for the U, B, G and w that are on the desk."""
+    """The three parts of a patient's loss, with the best Q, for the U, B, G and w that are on the scratch."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
-    R = desk.passive.size
-    fit = expanded_loss(norm, visits, B, desk.U, desk.G, desk.w, R, model.VV)
+    R = scratch.passive.size
+    fit = expanded_loss(norm, visits, B, scratch.U, scratch.G, scratch.w, R, model.VV)
     if fit < CANCELLED * norm:
-        fit = residual(shard, k, model.V.shape[0], model.V, desk.U, desk.w)
+        fit = residual(shard, k, model.V.shape[0], model.V, scratch.U, scratch.w)
     loss[0] = 0.5 * fit
-    loss[1] = static_loss(shard.static[k], model.F, model.lam, desk.w)
+    loss[1] = static_loss(shard.static[k], model.F, model.lam, scratch.w)
     loss[2] = 0.0
     if mu > 0.0:
         M, size = np.empty((visits, R)), 0.0
         for r in range(R):
-            size += desk.G[r, r] + model.HH[r, r]
+            size += scratch.G[r, r] + model.HH[r, r]
             for i in range(visits):
                 value = 0.0
                 for s in range(R):
-                    value += desk.U[i, s] * model.plain[r, s]
+                    value += scratch.U[i, s] * model.plain[r, s]
                 M[i, r] = value
-        loss[2] = 0.5 * mu * (size - 2.0 * nuclear_norm(M, desk.eigen))
+        loss[2] = 0.5 * mu * (size - 2.0 * nuclear_norm(M, scratch.eigen))

@@ -14,7 +14,7 @@ from phenotaste.core.kernels.inverse_sqrt import inverse_root_within
 from phenotaste.core.kernels.matmul import multiply, multiply_transposed
 from phenotaste.core.kernels.nnls import Solve, descend, pivot
 from phenotaste.core.kernels.polar import SMALLEST, explicit_polar
-from phenotaste.core.kernels.scratch import Alone, Desk
+from phenotaste.core.kernels.scratch import PatientScratch, SingleScratch
 from phenotaste.core.kernels.simd import (
     LANES,
     fma,
@@ -29,13 +29,13 @@ from phenotaste.core.kernels.simd import (
 )
 from phenotaste.core.kernels.sums import square_sum
 from phenotaste.core.kernels.tridiagonal import turn
-from phenotaste.core.records import KERNEL, Array, Model, Shard
+from phenotaste.core.records import KERNEL, Array, Model, Shard, Weights
 
 GUESSES = 4  # sweeps that guess which scores are positive, before they are solved exactly
 SOUND = 1e-5  # H may be inverted where its smallest singular value is at least this share of the largest
 
 
-class Definitions(NamedTuple):
+class PreparedModel(NamedTuple):
     """A model with the products that every patient needs; all but the last two padded to whole vectors."""
 
     H: Array
@@ -49,18 +49,18 @@ class Definitions(NamedTuple):
     sound: bool  # whether H has a useful inverse
     upper: Array  # upper triangular, with the same HᵀH as H
     lower: Array  # that transposed
-    lift: Array  # R × R: H^(-T), so that QᵀU = H^(-T) (QH)ᵀU
+    H_inv_T: Array  # R × R: H^(-T), so that QᵀU = H^(-T) (QH)ᵀU
     plain: Array  # R × R: H as it is
 
 
-def define(model: Model, lam: float) -> Definitions:
+def prepare_model(model: Model, lam: float) -> PreparedModel:
     H, V, F = (np.ascontiguousarray(factor, dtype=np.float64) for factor in model)
     finite = bool(np.isfinite(H).all())
     sizes = np.linalg.svd(H, compute_uv=False) if finite else np.zeros(1)
     upper: Array = np.asarray(np.linalg.qr(H, mode="r")) if finite else np.zeros_like(H)
     sound = bool(sizes[-1] > SOUND * sizes[0])
-    lift = np.linalg.inv(H.T) if sound else np.zeros_like(H)
-    return Definitions(
+    H_inv_T = np.linalg.inv(H.T) if sound else np.zeros_like(H)
+    return PreparedModel(
         H=padded(H),
         HT=padded(H.T),
         HH=padded(H.T @ H),
@@ -72,9 +72,21 @@ def define(model: Model, lam: float) -> Definitions:
         sound=sound,
         upper=padded(upper),
         lower=padded(upper.T),
-        lift=np.ascontiguousarray(lift),
+        H_inv_T=np.ascontiguousarray(H_inv_T),
         plain=H,
     )
+
+
+class StepInputs(NamedTuple):
+    """What a patient step reads. `U_prev` also receives the result: rows are read before they are overwritten."""
+
+    shard: Shard
+    weights: Weights
+    model: PreparedModel
+    U: Array  # visits × R
+    U_prev: Array  # U one step ago
+    beta: Array  # patients: the step starts from max(0, U + β (U − U_prev))
+    exact: bool  # U by NNLS instead of coordinate descent
 
 
 def padded(M: Array) -> Array:
@@ -85,7 +97,7 @@ def padded(M: Array) -> Array:
 
 @njit(**KERNEL)
 def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
-    """B = X_k V from the non-zeros alone; returns ‖X_k‖²."""
+    """B = X_k V from the non-zeros single; returns ‖X_k‖²."""
     start, end = shard.offsets[k], shard.offsets[k + 1]
     for i in range(start, end):
         first, last = shard.indptr[i], shard.indptr[i + 1]
@@ -102,34 +114,33 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
 
 
 @njit(**KERNEL)
-def fetch(courses: Array, U: Array) -> None:
-    """The stored courses of a patient, padded and in float64."""
-    visits, R = courses.shape
+def load_padded(stored: Array, U: Array) -> None:
+    """The stored U of a patient, padded and in float64."""
+    visits, R = stored.shape
     for i in range(visits):
         for j in range(0, U.shape[1], LANES):
-            store(U, (i, j), load_some(courses, (i, j), R - j))
+            store(U, (i, j), load_some(stored, (i, j), R - j))
 
 
 @njit(inline="always")
 def fill(M: Array, rows: int, value: float) -> None:
-    """A number everywhere in the first rows. (Slices cost a second of compilation each, for their error messages.)"""
+    """Fill the first rows. (A slice would cost a second of compilation, for its error messages.)"""
     for i in range(rows):
         for j in range(M.shape[1]):
             M[i, j] = value
 
 
 @njit(inline="always")
-def reach_ahead(courses: Array, before: Array, reach: float, old: Array) -> None:
-    """max(0, U + reach·(U − before)), from where the step sets out."""
-    visits, R = courses.shape
-    f = splat(reach)
+def extrapolate_U(U: Array, U_prev: Array, beta: float, out: Array) -> None:
+    """max(0, U + β (U − U_prev)), padded and in float64."""
+    visits, R = U.shape
+    f = splat(beta)
     for i in range(visits):
-        for j in range(0, old.shape[1], LANES):
-            now = load_some(courses, (i, j), R - j)
-            ahead = now
-            if reach > 0.0:
-                ahead = positive(fma(f, now - load_some(before, (i, j), R - j), now))
-            store(old, (i, j), ahead)
+        for j in range(0, out.shape[1], LANES):
+            u = load_some(U, (i, j), R - j)
+            if beta > 0.0:
+                u = positive(fma(f, u - load_some(U_prev, (i, j), R - j), u))
+            store(out, (i, j), u)
 
 
 @njit(inline="always")
@@ -145,12 +156,22 @@ def right_hand_side(U: Array, B: Array, visits: int, a: Array, F: Array, lam: fl
 
 
 @njit(inline="always")
-def solve_scores(U: Array, visits: int, a: Array, model: Definitions, desk: Desk, alone: Alone) -> None:
+def solve_scores(
+    U: Array, visits: int, a: Array, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
+) -> None:
     """w: NNLS with Gram G∘VᵀV + λFᵀF and right-hand side colsum(U∘B) + λFᵀa; leaves G = UᵀU."""
-    multiply_transposed(U, U, desk.passive.size, visits, desk.G)
-    right_hand_side(U, alone.B, visits, a, model.F, model.lam, alone.b)
+    multiply_transposed(U, U, scratch.passive.size, visits, scratch.G)
+    right_hand_side(U, single.B, visits, a, model.F, model.lam, single.b)
     scores_from(
-        desk.G, alone.b, model.VV, model.FF, desk.gram, alone.slopes, desk.w, desk.passive, desk.solve
+        scratch.G,
+        single.b,
+        model.VV,
+        model.FF,
+        scratch.gram,
+        single.slopes,
+        scratch.w,
+        scratch.passive,
+        scratch.solve,
     )
 
 
@@ -180,25 +201,27 @@ def scores_from(
 
 
 @njit(inline="always")
-def aim(U: Array, visits: int, mu: float, model: Definitions, desk: Desk, alone: Alone) -> None:
-    """Where the uniqueness term pulls U: μ Q H. Q itself only where its C is too near to a singular one."""
+def polar_target(
+    U: Array, visits: int, mu: float, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
+) -> None:
+    """μ Q H, the target of the uniqueness term; Q itself only where C is nearly singular."""
     R = model.plain.shape[0]
-    desk.explicit[0] = False
+    scratch.explicit[0] = False
     if mu == 0.0:
-        fill(desk.pull, visits, 0.0)
+        fill(scratch.mu_QH, visits, 0.0)
         return
     if visits < R:
-        found = model.sound and aim_short(U, visits, R, model, desk, alone)
+        done = model.sound and polar_target_wide(U, visits, R, model, scratch, single)
     else:
-        found = model.sound and aim_long(U, visits, R, model, desk, alone)
-    if found:
+        done = model.sound and polar_target_tall(U, visits, R, model, scratch, single)
+    if done:
         f = splat(mu)
         for i in range(visits):
             for j in range(0, U.shape[1], LANES):
-                store(desk.pull, (i, j), f * load(desk.pull, (i, j)))
+                store(scratch.mu_QH, (i, j), f * load(scratch.mu_QH, (i, j)))
         return
-    desk.explicit[0] = True
-    explicit_polar(U, visits, mu, model.plain, desk.eigen, desk.Q, desk.pull)
+    scratch.explicit[0] = True
+    explicit_polar(U, visits, mu, model.plain, scratch.eigen, scratch.Q, scratch.mu_QH)
 
 
 @njit(inline="always")
@@ -210,20 +233,22 @@ def clear_rows(square: Array, n: int) -> None:
 
 
 @njit(inline="always")
-def aim_long(U: Array, visits: int, R: int, model: Definitions, desk: Desk, alone: Alone) -> bool:
+def polar_target_tall(
+    U: Array, visits: int, R: int, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
+) -> bool:
     """Q H = U T with T = Hᵀ C^(-1/2) H and C = H (UᵀU) Hᵀ; False if C is too near to a singular matrix."""
-    multiply(model.H, desk.G, R, R, alone.work)
-    multiply(alone.work, model.HT, R, R, desk.square)
-    clear_rows(desk.square, R)
-    if not inverse_root_within(desk.square, R, SMALLEST**2, alone.root, alone.rooted):
+    multiply(model.H, scratch.G, R, R, single.work)
+    multiply(single.work, model.HT, R, R, scratch.square)
+    clear_rows(scratch.square, R)
+    if not inverse_root_within(scratch.square, R, SMALLEST**2, single.root, single.rooted):
         return False
     for r in range(R):
         for j in range(0, U.shape[1], LANES):
-            store(alone.turned, (r, j), load(model.H, (r, j)))
-    turn(alone.turned, R, alone.root.reduction, False)
-    multiply(alone.rooted, alone.turned, R, R, alone.work)
-    multiply_transposed(alone.turned, alone.work, R, R, alone.target)
-    multiply(U, alone.target, visits, R, desk.pull)
+            store(single.turned, (r, j), load(model.H, (r, j)))
+    turn(single.turned, R, single.root.reduction, False)
+    multiply(single.rooted, single.turned, R, R, single.work)
+    multiply_transposed(single.turned, single.work, R, R, single.target)
+    multiply(U, single.target, visits, R, scratch.mu_QH)
     return True
 
 
@@ -243,80 +268,81 @@ def short_square(
 
 
 @njit(inline="always")
-def aim_short(U: Array, visits: int, R: int, model: Definitions, desk: Desk, alone: Alone) -> bool:
+def polar_target_wide(
+    U: Array, visits: int, R: int, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
+) -> bool:
     """Q H = (M Mᵀ)^(-1/2) M H with M = U Hᵀ, for fewer visits than phenotypes: M Mᵀ is smaller than C then."""
-    short_square(U, visits, R, model.HH, desk.across, desk.right, desk.square)
-    clear_rows(desk.square, visits)
-    if not inverse_root_within(desk.square, visits, SMALLEST**2, alone.root, alone.rooted):
+    short_square(U, visits, R, model.HH, scratch.across, scratch.right, scratch.square)
+    clear_rows(scratch.square, visits)
+    if not inverse_root_within(scratch.square, visits, SMALLEST**2, single.root, single.rooted):
         return False
-    turn(desk.right, visits, alone.root.reduction, False)
-    multiply(alone.rooted, desk.right, visits, visits, desk.pull)
-    turn(desk.pull, visits, alone.root.reduction, True)
+    turn(scratch.right, visits, single.root.reduction, False)
+    multiply(single.rooted, scratch.right, visits, visits, scratch.mu_QH)
+    turn(scratch.mu_QH, visits, single.root.reduction, True)
     return True
 
 
 @njit(inline="always")
-def solve_courses(
-    old: Array, B: Array, visits: int, mu: float, exact: bool, model: Definitions, desk: Desk
+def solve_U(
+    U_start: Array,
+    B: Array,
+    visits: int,
+    mu: float,
+    exact: bool,
+    model: PreparedModel,
+    scratch: PatientScratch,
 ) -> None:
     """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H."""
-    U, w, right = desk.U, desk.w, desk.right
+    U, w, right = scratch.U, scratch.w, scratch.right
     for i in range(visits):
         for j in range(0, U.shape[1], LANES):
-            store(right, (i, j), fma(load(B, (i, j)), load(w, j), load(desk.pull, (i, j))))
+            store(right, (i, j), fma(load(B, (i, j)), load(w, j), load(scratch.mu_QH, (i, j))))
     if not exact:
-        descend_courses(old, right, visits, w, model.VV, mu, desk.sweep, U)
+        descend_courses(U_start, right, visits, w, model.VV, mu, scratch.sweep, U)
         return
-    R = desk.passive.size
+    R = scratch.passive.size
     for r in range(R):
         for s in range(R):
-            desk.gram[r, s] = w[r] * w[s] * model.VV[r, s]
-        desk.gram[r, r] += mu
+            scratch.gram[r, s] = w[r] * w[s] * model.VV[r, s]
+        scratch.gram[r, r] += mu
     for i in range(visits):
         for r in range(R):
-            desk.passive[r] = old[i, r] > 0.0
-        pivot(desk.gram, right[i, :R], U[i, :R], desk.passive, desk.solve)
+            scratch.passive[r] = U_start[i, r] > 0.0
+        pivot(scratch.gram, right[i, :R], U[i, :R], scratch.passive, scratch.solve)
 
 
 @njit(inline="always")
-def finish(
-    old: Array, B: Array, visits: int, mu: float, exact: bool, model: Definitions, other: Array, desk: Desk
+def solve_and_store_U(
+    inputs: StepInputs, k: int, mu: float, U_start: Array, B: Array, scratch: PatientScratch
 ) -> None:
-    """The new courses, from the scores and the pull that are on the desk."""
-    solve_courses(old, B, visits, mu, exact, model, desk)
-    for i in range(visits):
-        for r in range(other.shape[1]):
-            other[i, r] = desk.U[i, r]
-    if other.itemsize < desk.U.itemsize:  # what was stored, also when it is stored in float32
-        fetch(other, desk.U)
+    """The new U of patient k, from the scores and μ Q H in `scratch`, stored in `inputs.U_prev`."""
+    stored = inputs.U_prev[inputs.shard.offsets[k] : inputs.shard.offsets[k + 1]]
+    solve_U(U_start, B, len(stored), mu, inputs.exact, inputs.model, scratch)
+    for i in range(stored.shape[0]):
+        for r in range(stored.shape[1]):
+            stored[i, r] = scratch.U[i, r]
+    if stored.itemsize < scratch.U.itemsize:  # the sums are those of U as stored, in float32 too
+        load_padded(stored, scratch.U)
 
 
 @njit(inline="always")
-def advance(
-    shard: Shard,
-    k: int,
-    mu: float,
-    model: Definitions,
-    courses: Array,
-    other: Array,
-    reach: float,
-    exact: bool,
-    desk: Desk,
-    alone: Alone,
+def patient_step(
+    inputs: StepInputs, k: int, mu: float, scratch: PatientScratch, single: SingleScratch
 ) -> float:
-    """One patient step: w, then Q, then U; `other` holds the courses before these and gets the new ones.
+    """One patient step: w, then Q, then U.
 
-    With `reach` the step sets out from max(0, U + reach·(U − before)). Returns ‖X_k‖², and leaves U, old, B, w
-    and what Q pulls to on the desk, so that the addends can be taken from there.
+    Returns ‖X_k‖². U, w and μ Q H stay in `scratch`, U_start and B in `single`, for the sums and the loss.
     """
-    visits = len(courses)
-    norm = read_visits(shard, k, model.V, alone.B)
-    reach_ahead(courses, other, reach, alone.old)
-    solve_scores(alone.old, visits, shard.static[k], model, desk, alone)
+    shard, model = inputs.shard, inputs.model
+    start, end = shard.offsets[k], shard.offsets[k + 1]
+    visits = end - start
+    norm = read_visits(shard, k, model.V, single.B)
+    extrapolate_U(inputs.U[start:end], inputs.U_prev[start:end], inputs.beta[k], single.U_start)
+    solve_scores(single.U_start, visits, shard.static[k], model, scratch, single)
     if norm == 0.0:  # no history: scores from the static features alone
-        fill(other, visits, 0.0)
-        fill(desk.U, visits, 0.0)
+        fill(inputs.U_prev[start:end], visits, 0.0)
+        fill(scratch.U, visits, 0.0)
         return norm
-    aim(alone.old, visits, mu, model, desk, alone)
-    finish(alone.old, alone.B, visits, mu, exact, model, other, desk)
+    polar_target(single.U_start, visits, mu, model, scratch, single)
+    solve_and_store_U(inputs, k, mu, single.U_start, single.B, scratch)
     return norm

@@ -16,10 +16,10 @@ from phenotaste.core.records import Array
 FEW = 16  # up to so many phenotypes eight patients are taken at a time
 
 
-class Crowd(NamedTuple):
+class BatchScratch(NamedTuple):
     """Room for eight patients; what is said to be flat is another view of the same numbers, a row for each patient."""
 
-    old: Array  # visits × R, one patient after the other
+    U_start: Array  # visits × R, one patient after the other
     B: Array
     rows: Array  # where each begins in these
     norms: Array  # ‖X‖²
@@ -35,10 +35,10 @@ class Crowd(NamedTuple):
     scores: LaneScores
 
 
-def new_crowd(visits: int, R: int) -> Crowd:
+def new_batch_scratch(visits: int, R: int) -> BatchScratch:
     side, rows = whole(R), LANES * whole(visits)
     G, T = matrix(LANES * side, R), matrix(LANES * side, R)
-    return Crowd(
+    return BatchScratch(
         matrix(rows, R),
         matrix(rows, R),
         np.zeros(LANES, np.int64),
@@ -56,11 +56,11 @@ def new_crowd(visits: int, R: int) -> Crowd:
     )
 
 
-class Desk(NamedTuple):
+class PatientScratch(NamedTuple):
     """Room for one patient at the end of the step; padded to whole vectors."""
 
     U: Array  # visits × R
-    pull: Array  # μ Q H
+    mu_QH: Array  # μ Q H
     right: Array  # right-hand sides of the courses
     Q: Array  # μ Q, where `explicit` says so
     explicit: Array  # one flag: Q itself was needed
@@ -75,10 +75,10 @@ class Desk(NamedTuple):
     eigen: Eigen
 
 
-class Alone(NamedTuple):
+class SingleScratch(NamedTuple):
     """Room for one patient on the way there, where patients are taken one by one."""
 
-    old: Array  # visits × R
+    U_start: Array  # visits × R
     B: Array  # X V
     work: Array  # R × R
     turned: Array
@@ -89,16 +89,16 @@ class Alone(NamedTuple):
     root: Root
 
 
-class Place(NamedTuple):
+class ThreadScratch(NamedTuple):
     """All the room one thread needs. In three parts, since records take long to compile, the larger the longer."""
 
-    desk: Desk
-    alone: Alone
-    crowd: Crowd
+    patient: PatientScratch
+    single: SingleScratch
+    batch: BatchScratch
 
 
-def new_place(visits: int, R: int) -> Place:
-    desk = Desk(
+def new_thread_scratch(visits: int, R: int) -> ThreadScratch:
+    patient = PatientScratch(
         matrix(visits, R),
         matrix(visits, R),
         matrix(visits, R),
@@ -114,7 +114,7 @@ def new_place(visits: int, R: int) -> Place:
         new_sweep(R),
         new_eigen(R),
     )
-    alone = Alone(
+    single = SingleScratch(
         matrix(visits, R),
         matrix(visits, R),
         matrix(R, R),
@@ -125,4 +125,6 @@ def new_place(visits: int, R: int) -> Place:
         column(R),
         new_root(R),
     )
-    return Place(desk, alone, new_crowd(visits, R) if R <= FEW else new_crowd(1, 1))
+    return ThreadScratch(
+        patient, single, new_batch_scratch(visits, R) if R <= FEW else new_batch_scratch(1, 1)
+    )

@@ -7,14 +7,14 @@ import numpy as np
 from numba import njit
 
 from phenotaste.core.kernels.matmul import add_transposed, multiply_transposed
-from phenotaste.core.kernels.scratch import Desk
+from phenotaste.core.kernels.scratch import PatientScratch
 from phenotaste.core.kernels.simd import LANES, fma, load, matrix, splat, store
 from phenotaste.core.records import VECTOR, Array, Shard, Sums
 
 T = TypeVar("T")
 
 
-class Tally(NamedTuple):
+class BlockSums(NamedTuple):
     """`Sums` of some patients, with part of QU still to be lifted."""
 
     UU: Array
@@ -22,11 +22,11 @@ class Tally(NamedTuple):
     WW: Array
     AW: Array
     QU: Array  # Σ μ QᵀU of patients whose Q is explicit
-    pulls: Array  # Σ μ (QH)ᵀU of all others
+    QHU: Array  # Σ μ (QH)ᵀU of all others
     scalars: Array
 
 
-def add_in_pairs(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
+def tree_reduce(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
     """0+1, 2+3, …, then pairs of those: the one order in which blocks are added, so all engines have the same bits.
 
     A tree, so that machines can share the work; a part without a partner goes up as it is.
@@ -37,39 +37,39 @@ def add_in_pairs(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
     return parts[0]
 
 
-class Tallies:
-    """The tallies of all blocks in one array, used again in every step: each block's is one slice of `room`."""
+class SumsAccumulator:
+    """The block sums of all blocks in one array, used again in every step: each block's is one slice of `room`."""
 
     def __init__(self, blocks: int, n_features: int, n_static: int, R: int) -> None:
         square = len(matrix(R, 1))
         heights = (square, n_features, square, n_static, square, square, 1)
         rows = sum(heights)
         self.rank = R
-        self.room = matrix(blocks * rows, R)[: blocks * rows].reshape(blocks, rows, -1)
+        self.buffer = matrix(blocks * rows, R)[: blocks * rows].reshape(blocks, rows, -1)
         self.edges = np.cumsum(heights)[:-1].tolist()
-        self.each = [self._parts(room) for room in self.room]
+        self.blocks = [self._parts(room) for room in self.buffer]
 
-    def emptied(self, block: int) -> Tally:
-        self.room[block] = 0.0
-        return self.each[block]
+    def reset(self, block: int) -> BlockSums:
+        self.buffer[block] = 0.0
+        return self.blocks[block]
 
-    def sums(self, lift: Array) -> Sums:
-        """The sums over all blocks; their tallies are used up."""
-        return self.as_sums(add_in_pairs(list(self.room), add_to), lift)
+    def sums(self, H_inv_T: Array) -> Sums:
+        """The sums over all blocks; their block sums are used up."""
+        return self.as_sums(tree_reduce(list(self.buffer), add_to), H_inv_T)
 
-    def as_sums(self, total: Array, lift: Array) -> Sums:
+    def as_sums(self, total: Array, H_inv_T: Array) -> Sums:
         """Sums from the blocks' rooms added up."""
         R = self.rank
-        tally = self._parts(total)
-        XU, AW = (np.ascontiguousarray(part[:, :R]) for part in (tally.XU, tally.AW))
-        UU, WW, QU, pulls = (
-            np.ascontiguousarray(part[:R, :R]) for part in (tally.UU, tally.WW, tally.QU, tally.pulls)
+        sums = self._parts(total)
+        XU, AW = (np.ascontiguousarray(part[:, :R]) for part in (sums.XU, sums.AW))
+        UU, WW, QU, QHU = (
+            np.ascontiguousarray(part[:R, :R]) for part in (sums.UU, sums.WW, sums.QU, sums.QHU)
         )
-        return Sums(UU, XU, WW, AW, QU + lift @ pulls, tally.scalars[:4].copy())
+        return Sums(UU, XU, WW, AW, QU + H_inv_T @ QHU, sums.scalars[:4].copy())
 
-    def _parts(self, room: Array) -> Tally:
-        UU, XU, WW, AW, QU, pulls, scalars = np.split(room, self.edges)
-        return Tally(UU, XU, WW, AW, QU, pulls, scalars[0])
+    def _parts(self, room: Array) -> BlockSums:
+        UU, XU, WW, AW, QU, QHU, scalars = np.split(room, self.edges)
+        return BlockSums(UU, XU, WW, AW, QU, QHU, scalars[0])
 
 
 def add_to(mine: Array, theirs: Array) -> Array:
@@ -87,40 +87,40 @@ def square_sum(data: Array, first: int, last: int) -> float:
 
 
 @njit(inline="always")
-def add(shard: Shard, k: int, mu: float, norm: float, desk: Desk, tally: Tally) -> None:
-    """Add a patient to the sums, from what the patient step left on the desk."""
+def add(shard: Shard, k: int, mu: float, norm: float, scratch: PatientScratch, sums: BlockSums) -> None:
+    """Add a patient to the sums, from what the patient step left on the scratch."""
     first = shard.offsets[k]
     visits = shard.offsets[k + 1] - first
-    R, w, U, G = desk.passive.size, desk.w, desk.U, desk.G
+    R, w, U, G = scratch.passive.size, scratch.w, scratch.U, scratch.G
     multiply_transposed(U, U, R, visits, G)
     if mu > 0.0 and norm > 0.0:
-        if desk.explicit[0]:
-            add_transposed(desk.Q, U, R, visits, tally.QU)
+        if scratch.explicit[0]:
+            add_transposed(scratch.Q, U, R, visits, sums.QU)
         else:
-            add_transposed(desk.pull, U, R, visits, tally.pulls)
+            add_transposed(scratch.mu_QH, U, R, visits, sums.QHU)
     size = 0.0
     for r in range(R):
         size += G[r, r]
         f = splat(w[r])
         for j in range(0, U.shape[1], LANES):
             ww = f * load(w, j)
-            store(tally.WW, (r, j), load(tally.WW, (r, j)) + ww)
-            store(tally.UU, (r, j), fma(ww, load(G, (r, j)), load(tally.UU, (r, j))))
-    add_visits(shard, first, visits, U, w, tally.XU)
+            store(sums.WW, (r, j), load(sums.WW, (r, j)) + ww)
+            store(sums.UU, (r, j), fma(ww, load(G, (r, j)), load(sums.UU, (r, j))))
+    add_visits(shard, first, visits, U, w, sums.XU)
     a = shard.static[k]
     for j in range(0, U.shape[1], LANES):
         x = load(w, j)
         for p in range(a.size):
-            store(tally.AW, (p, j), fma(splat(a[p]), x, load(tally.AW, (p, j))))
-    tally.scalars[0] += norm
-    tally.scalars[1] += square_sum(a, 0, a.size)
-    tally.scalars[2] += mu
-    tally.scalars[3] += mu * size
+            store(sums.AW, (p, j), fma(splat(a[p]), x, load(sums.AW, (p, j))))
+    sums.scalars[0] += norm
+    sums.scalars[1] += square_sum(a, 0, a.size)
+    sums.scalars[2] += mu
+    sums.scalars[3] += mu * size
 
 
 @njit(inline="always")
 def add_visits(shard: Shard, first: int, visits: int, U: Array, w: Array, XU: Array) -> None:
-    """XU += Xᵀ U diag(w), from the non-zeros alone."""
+    """XU += Xᵀ U diag(w), from the non-zeros single."""
     for i in range(visits):
         start, end = shard.indptr[first + i], shard.indptr[first + i + 1]
         for j in range(0, U.shape[1] - LANES, 2 * LANES):

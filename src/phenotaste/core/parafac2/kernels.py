@@ -21,10 +21,10 @@ from phenotaste.core.records import Array, Shard
 
 SHARPENINGS = 4  # enough for eigenvalues of 0.9 and 0.1: the error is squared each time
 WHOLE = 1e-6  # a Q_k whose squares add up to R less this has all its directions
-NONNEGATIVE, FREE, SPLIT = 0, 1, 2  # how scores are solved: NNLS, least squares, ADMM steps
+NONNEGATIVE, UNCONSTRAINED, ADMM = 0, 1, 2  # methods for the scores: NNLS, least squares, ADMM
 
 
-class Shared(NamedTuple):
+class ModelProducts(NamedTuple):
     """A model with the products that every patient needs."""
 
     H: Array
@@ -37,7 +37,24 @@ class Shared(NamedTuple):
     lam: float
 
 
-class Slices(NamedTuple):
+class Parafac2Patients(NamedTuple):
+    """The patients' data and their state, which a step updates in place."""
+
+    shard: Shard
+    bases: Array  # visits × smooth functions; no columns where courses need not be smooth
+    W: Array  # patients × R
+    duals: Array  # patients × R: scaled duals of W, for ADMM
+    Q: Array  # visits × R
+
+
+class ScoreSolver(NamedTuple):
+    """How scores are solved."""
+
+    method: int  # NONNEGATIVE, UNCONSTRAINED or ADMM
+    admm_steps: int
+
+
+class Parafac2Sums(NamedTuple):
     """All that the updates of H, V and F need to know of the patients."""
 
     QX: Array  # Σ Qᵀ X V diag(w), R × R
@@ -47,7 +64,7 @@ class Slices(NamedTuple):
     AW: Array  # Σ a wᵀ, P × R
 
 
-class Room(NamedTuple):
+class Parafac2Scratch(NamedTuple):
     """Scratch space for one patient, allocated once for many."""
 
     B: Array  # X V, visits × R
@@ -67,17 +84,17 @@ class Room(NamedTuple):
     eigen: Eigen
 
 
-def share(H: Array, V: Array, F: Array, lam: float, rho: float = 0.0) -> Shared:
+def model_products(H: Array, V: Array, F: Array, lam: float, rho: float = 0.0) -> ModelProducts:
     H, V, F = (np.ascontiguousarray(factor, dtype=np.float64) for factor in (H, V, F))
     static_gram = lam * (F.T @ F)
     gram = (H.T @ H) * (V.T @ V) + static_gram
     inverse = np.linalg.pinv(gram + rho * np.eye(len(gram)), rcond=1e-12, hermitian=True)
-    return Shared(H, V, F, gram, static_gram, np.ascontiguousarray(inverse), float(rho), float(lam))
+    return ModelProducts(H, V, F, gram, static_gram, np.ascontiguousarray(inverse), float(rho), float(lam))
 
 
-def no_slices(n_features: int, n_static: int, rank: int) -> Slices:
+def zero_sums(n_features: int, n_static: int, rank: int) -> Parafac2Sums:
     square = (rank, rank)
-    return Slices(
+    return Parafac2Sums(
         np.zeros(square),
         np.zeros((n_features, rank)),
         np.zeros(square),
@@ -86,10 +103,10 @@ def no_slices(n_features: int, n_static: int, rank: int) -> Slices:
     )
 
 
-def room_for(shard: Shard, first: int, last: int, R: int, smooth: int) -> Room:
+def new_scratch(shard: Shard, first: int, last: int, R: int, smooth: int) -> Parafac2Scratch:
     visits = int(np.diff(shard.offsets[first : last + 1]).max(initial=1))
     most = max(visits, smooth)
-    return Room(
+    return Parafac2Scratch(
         np.empty((visits, R)),
         np.empty((smooth, R)),
         np.empty((most, R)),
@@ -127,8 +144,8 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def find_slice(B: Array, norm: float, w: Array, H: Array, Q: Array, room: Room) -> None:
-    """Q, the polar factor of M = B diag(w) Hᵀ, and QᵀB into `room.QB`.
+def solve_Q(B: Array, norm: float, w: Array, H: Array, Q: Array, scratch: Parafac2Scratch) -> None:
+    """Q, the polar factor of M = B diag(w) Hᵀ, and QᵀB into `scratch.QB`.
 
     M is scaled to about unit size first: its polar factor does not change, and what counts as nothing then does not
     depend on the units of X. For more rows than phenotypes everything but Q itself comes from BᵀB.
@@ -139,143 +156,133 @@ def find_slice(B: Array, norm: float, w: Array, H: Array, Q: Array, room: Room) 
         size += w[r] * w[r]
     size = np.sqrt(size * norm)
     for r in range(R):
-        room.s[r] = w[r] / size if size > 0.0 else 0.0
+        scratch.s[r] = w[r] / size if size > 0.0 else 0.0
     if rows < R:
-        scaled = room.scaled[:rows]
+        scaled = scratch.scaled[:rows]
         for i in range(rows):
             for r in range(R):
-                scaled[i, r] = B[i, r] * room.s[r]
-        short_polar(scaled, H, room.eigen, Q)
-        np.dot(Q.T, B, room.QB)
+                scaled[i, r] = B[i, r] * scratch.s[r]
+        short_polar(scaled, H, scratch.eigen, Q)
+        np.dot(Q.T, B, scratch.QB)
         return
-    np.dot(B.T, B, room.square)
+    np.dot(B.T, B, scratch.square)
     for r in range(R):
         for q in range(R):
-            room.turn[r, q] = room.s[r] * H[q, r]  # diag(s) Hᵀ
-    np.dot(room.square, room.turn, room.polar)
-    np.dot(room.turn.T, room.polar, room.QB)  # C = MᵀM
-    inverse_root(room.QB, room.eigen, room.polar)
-    np.dot(room.turn, room.polar, room.L)  # Q = B L
-    np.dot(B, room.L, Q)
-    np.dot(room.L.T, room.square, room.QB)
+            scratch.turn[r, q] = scratch.s[r] * H[q, r]  # diag(s) Hᵀ
+    np.dot(scratch.square, scratch.turn, scratch.polar)
+    np.dot(scratch.turn.T, scratch.polar, scratch.QB)  # C = MᵀM
+    inverse_root(scratch.QB, scratch.eigen, scratch.polar)
+    np.dot(scratch.turn, scratch.polar, scratch.L)  # Q = B L
+    np.dot(B, scratch.L, Q)
+    np.dot(scratch.L.T, scratch.square, scratch.QB)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def right_hand_side(a: Array, shared: Shared, seen: bool, room: Room) -> None:
-    """diag(Hᵀ Qᵀ X V) + λFᵀa into `room.b`; a patient without history has the second part only."""
-    R = room.b.size
+def right_hand_side(a: Array, model: ModelProducts, seen: bool, scratch: Parafac2Scratch) -> None:
+    """diag(Hᵀ Qᵀ X V) + λFᵀa into `scratch.b`; a patient without history has the second part only."""
+    R = scratch.b.size
     for r in range(R):
-        room.b[r] = 0.0
+        scratch.b[r] = 0.0
     if seen:
         for q in range(R):
             for r in range(R):
-                room.b[r] += shared.H[q, r] * room.QB[q, r]
+                scratch.b[r] += model.H[q, r] * scratch.QB[q, r]
     for p in range(a.size):
         if a[p] != 0.0:
             for r in range(R):
-                room.b[r] += shared.lam * a[p] * shared.F[p, r]
+                scratch.b[r] += model.lam * a[p] * model.F[p, r]
 
 
 @njit(cache=True, nogil=True)
-def solve_scores(shared: Shared, seen: bool, how: int, inner: int, w: Array, dual: Array, room: Room) -> None:
-    """w from `room.b`. With ADMM steps, w and its dual go on from where they were."""
+def solve_scores(
+    model: ModelProducts, seen: bool, solver: ScoreSolver, w: Array, dual: Array, scratch: Parafac2Scratch
+) -> None:
+    """w from `scratch.b`. ADMM steps are warm-started with the previous w and its dual."""
     R = w.size
-    if not seen or how == NONNEGATIVE:
+    if not seen or solver.method == NONNEGATIVE:
         for r in range(R):
-            room.passive[r] = w[r] > 0.0
-        gram = shared.gram if seen else shared.static_gram
-        pivot(gram, room.b, w, room.passive, room.solve)
-    elif how == FREE:
-        np.dot(shared.inverse, room.b, w)
+            scratch.passive[r] = w[r] > 0.0
+        gram = model.gram if seen else model.static_gram
+        pivot(gram, scratch.b, w, scratch.passive, scratch.solve)
+    elif solver.method == UNCONSTRAINED:
+        np.dot(model.inverse, scratch.b, w)
     else:
-        for _ in range(inner):
+        for _ in range(solver.admm_steps):
             for r in range(R):
-                room.s[r] = room.b[r] + shared.rho * (w[r] + dual[r])
-            np.dot(shared.inverse, room.s, room.t)
+                scratch.s[r] = scratch.b[r] + model.rho * (w[r] + dual[r])
+            np.dot(model.inverse, scratch.s, scratch.t)
             for r in range(R):
-                w[r] = max(0.0, room.t[r] - dual[r])
-                dual[r] += w[r] - room.t[r]
+                w[r] = max(0.0, scratch.t[r] - dual[r])
+                dual[r] += w[r] - scratch.t[r]
 
 
 @njit(cache=True, nogil=True)
-def advance(
-    shard: Shard,
-    k: int,
-    bases: Array,
-    shared: Shared,
-    how: int,
-    inner: int,
-    w: Array,
-    dual: Array,
-    Q: Array,
-    room: Room,
+def patient_step(
+    patients: Parafac2Patients, k: int, model: ModelProducts, solver: ScoreSolver, scratch: Parafac2Scratch
 ) -> float:
-    """Q, then w, for one patient; Q_newᵀ X V is left in `room.QB`. Returns ‖X_k‖²."""
-    B = room.B[: len(Q)]
-    norm = read_visits(shard, k, shared.V, B)
+    """Q, then w, of one patient in place; Q_newᵀ X V is left in `scratch.QB`. Returns ‖X_k‖²."""
+    shard, bases = patients.shard, patients.bases
+    first, last = shard.offsets[k], shard.offsets[k + 1]
+    Q, w, B = patients.Q[first:last], patients.W[k], scratch.B[: last - first]
+    norm = read_visits(shard, k, model.V, B)
     if norm == 0.0:
         Q[:] = 0.0
     elif bases.shape[1] > 0:
-        P = bases[shard.offsets[k] : shard.offsets[k + 1]]
-        Z = room.Z[: bases.shape[1]]
-        np.dot(P.T, B, room.smooth)
-        find_slice(room.smooth, norm, w, shared.H, Z, room)
+        P = bases[first:last]
+        Z = scratch.Z[: bases.shape[1]]
+        np.dot(P.T, B, scratch.smooth)
+        solve_Q(scratch.smooth, norm, w, model.H, Z, scratch)
         np.dot(P, Z, Q)
     else:
-        find_slice(B, norm, w, shared.H, Q, room)
-    right_hand_side(shard.static[k], shared, norm > 0.0, room)
-    solve_scores(shared, norm > 0.0, how, inner, w, dual, room)
+        solve_Q(B, norm, w, model.H, Q, scratch)
+    right_hand_side(shard.static[k], model, norm > 0.0, scratch)
+    solve_scores(model, norm > 0.0, solver, w, patients.duals[k], scratch)
     return norm
 
 
 @njit(cache=True, nogil=True)
 def step(
-    shard: Shard,
+    patients: Parafac2Patients,
     first: int,
     last: int,
-    bases: Array,
-    shared: Shared,
-    how: int,
-    inner: int,
-    W: Array,
-    duals: Array,
-    Q: Array,
-    slices: Slices,
-    room: Room,
+    model: ModelProducts,
+    solver: ScoreSolver,
+    sums: Parafac2Sums,
+    scratch: Parafac2Scratch,
 ) -> None:
-    """Q and w of patients first..last in place, and all they add to `slices` but XU, which needs the next H."""
-    R = shared.H.shape[0]
+    """Q and w of patients first..last in place; `sums` receives everything except XU, which needs the next H."""
+    R = model.H.shape[0]
     for k in range(first, last):
-        mine, w = Q[shard.offsets[k] : shard.offsets[k + 1]], W[k]
-        norm = advance(shard, k, bases, shared, how, inner, w, duals[k], mine, room)
+        norm = patient_step(patients, k, model, solver, scratch)
+        w = patients.W[k]
         for r in range(R):
             for s in range(R):
-                slices.WW_all[r, s] += w[r] * w[s]
+                sums.WW_all[r, s] += w[r] * w[s]
                 if norm > 0.0:
-                    slices.WW[r, s] += w[r] * w[s]
-                    slices.QX[r, s] += room.QB[r, s] * w[s]
-        a = shard.static[k]
+                    sums.WW[r, s] += w[r] * w[s]
+                    sums.QX[r, s] += scratch.QB[r, s] * w[s]
+        a = patients.shard.static[k]
         for p in range(a.size):
             if a[p] != 0.0:
                 for r in range(R):
-                    slices.AW[p, r] += a[p] * w[r]
+                    sums.AW[p, r] += a[p] * w[r]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def add_courses(
-    shard: Shard, first: int, last: int, H: Array, W: Array, Q: Array, XU: Array, room: Room
+def add_XU(
+    shard: Shard, first: int, last: int, H: Array, W: Array, Q: Array, XU: Array, scratch: Parafac2Scratch
 ) -> None:
     """XU += Σ Xᵀ Q H diag(w), from the non-zeros of X."""
     R = H.shape[0]
     HS = np.empty((R, R))
     for k in range(first, last):
-        mine = Q[shard.offsets[k] : shard.offsets[k + 1]]
+        Q_k = Q[shard.offsets[k] : shard.offsets[k + 1]]
         for r in range(R):
             for s in range(R):
                 HS[r, s] = H[r, s] * W[k, s]
-        U = room.B[: len(mine)]
-        np.dot(mine, HS, U)
-        for i in range(len(mine)):
+        U = scratch.B[: len(Q_k)]
+        np.dot(Q_k, HS, U)
+        for i in range(len(Q_k)):
             visit = shard.offsets[k] + i
             for n in range(shard.indptr[visit], shard.indptr[visit + 1]):
                 value = np.float64(shard.data[n])
@@ -285,14 +292,16 @@ def add_courses(
 
 
 @njit(cache=True, nogil=True)
-def patient_loss(norm: float, a: Array, shared: Shared, seen: bool, w: Array, room: Room) -> float:
-    """What one patient adds to the objective, from the right-hand side that is in `room`."""
-    gram = shared.gram if seen else shared.static_gram
+def patient_loss(
+    norm: float, a: Array, model: ModelProducts, seen: bool, w: Array, scratch: Parafac2Scratch
+) -> float:
+    """What one patient adds to the objective, from the right-hand side that is in `scratch`."""
+    gram = model.gram if seen else model.static_gram
     total = norm
     for p in range(a.size):
-        total += shared.lam * a[p] * a[p]
+        total += model.lam * a[p] * a[p]
     for r in range(w.size):
-        total -= 2.0 * w[r] * room.b[r]
+        total -= 2.0 * w[r] * scratch.b[r]
         for s in range(w.size):
             total += w[r] * gram[r, s] * w[s]
     return 0.5 * total
@@ -300,32 +309,28 @@ def patient_loss(norm: float, a: Array, shared: Shared, seen: bool, w: Array, ro
 
 @njit(cache=True, nogil=True)
 def project(
-    shard: Shard,
+    patients: Parafac2Patients,
     first: int,
     last: int,
-    bases: Array,
-    shared: Shared,
-    how: int,
+    model: ModelProducts,
+    solver: ScoreSolver,
     tol: float,
     max_iter: int,
-    W: Array,
-    Q: Array,
-    room: Room,
+    scratch: Parafac2Scratch,
 ) -> None:
-    """Q and w under a fixed model, each patient from w = 1 on until its own loss stops falling."""
-    dual = np.zeros(shared.H.shape[0])
+    """Q and w under a fixed model, each patient from w = 1 until its own loss converges."""
     for k in range(first, last):
-        mine, w = Q[shard.offsets[k] : shard.offsets[k + 1]], W[k]
+        w = patients.W[k]
         w[:] = 1.0
-        before = np.inf
+        previous = np.inf
         for _ in range(max_iter):
-            norm = advance(shard, k, bases, shared, how, 1, w, dual, mine, room)
+            norm = patient_step(patients, k, model, solver, scratch)
             if norm == 0.0:
                 break
-            loss = patient_loss(norm, shard.static[k], shared, True, w, room)
-            if not before - loss >= tol * max(loss, 1e-12 * norm):
+            loss = patient_loss(norm, patients.shard.static[k], model, True, w, scratch)
+            if not previous - loss >= tol * max(loss, 1e-12 * norm):
                 break
-            before = loss
+            previous = loss
 
 
 @njit(cache=True, nogil=True)
@@ -339,26 +344,26 @@ def cosines(E: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
-def orthogonalise(M: Array, room: Room, out: Array) -> None:
+def orthogonalise(M: Array, scratch: Parafac2Scratch, out: Array) -> None:
     """The polar factor of M."""
-    np.dot(M.T, M, room.square)
-    inverse_root(room.square, room.eigen, room.polar)
-    np.dot(M, room.polar, out)
+    np.dot(M.T, M, scratch.square)
+    inverse_root(scratch.square, scratch.eigen, scratch.polar)
+    np.dot(M, scratch.polar, out)
 
 
 @njit(cache=True, nogil=True)
-def sharpen(G: Array, room: Room) -> None:
+def sharpen(G: Array, scratch: Parafac2Scratch) -> None:
     """Eigenvalues above ½ to 1 and those below to 0, by G ← 3G² − 2G³: QᵀQ, with its rounding, as a projection."""
     for _ in range(SHARPENINGS):
-        np.dot(G, G, room.square)
-        np.dot(room.square, G, room.polar)
+        np.dot(G, G, scratch.square)
+        np.dot(scratch.square, G, scratch.polar)
         for r in range(len(G)):
             for s in range(len(G)):
-                G[r, s] = 3.0 * room.square[r, s] - 2.0 * room.polar[r, s]
+                G[r, s] = 3.0 * scratch.square[r, s] - 2.0 * scratch.polar[r, s]
 
 
 @njit(cache=True, nogil=True)
-def complete(shard: Shard, first: int, last: int, bases: Array, Q: Array, room: Room) -> None:
+def complete_Q(shard: Shard, first: int, last: int, bases: Array, Q: Array, scratch: Parafac2Scratch) -> None:
     """Fill in the directions that Q_k lacks, for patients with at least R visits: nothing that is fitted changes.
 
     What is added is the polar factor of (I − QQᵀ) PPᵀ E (I − QᵀQ) with fixed cosines E (P = I where courses need not
@@ -366,31 +371,31 @@ def complete(shard: Shard, first: int, last: int, bases: Array, Q: Array, room: 
     """
     R = Q.shape[1]
     for k in range(first, last):
-        mine = Q[shard.offsets[k] : shard.offsets[k + 1]]
-        visits = len(mine)
+        Q_k = Q[shard.offsets[k] : shard.offsets[k + 1]]
+        visits = len(Q_k)
         if visits < R or shard.indptr[shard.offsets[k]] == shard.indptr[shard.offsets[k + 1]]:
             continue
-        np.dot(mine.T, mine, room.QB)
-        if np.trace(room.QB) > R - WHOLE:
+        np.dot(Q_k.T, Q_k, scratch.QB)
+        if np.trace(scratch.QB) > R - WHOLE:
             continue
-        E, N = room.B[:visits], room.Z[:visits]
+        E, N = scratch.B[:visits], scratch.Z[:visits]
         cosines(E)
         if bases.shape[1] > 0:
             P = bases[shard.offsets[k] : shard.offsets[k + 1]]
-            np.dot(P.T, E, room.smooth)
-            np.dot(P, room.smooth, E)
-        np.dot(mine.T, E, room.turn)
-        np.dot(mine, room.turn, N)
+            np.dot(P.T, E, scratch.smooth)
+            np.dot(P, scratch.smooth, E)
+        np.dot(Q_k.T, E, scratch.turn)
+        np.dot(Q_k, scratch.turn, N)
         for i in range(visits):
             for r in range(R):
                 E[i, r] -= N[i, r]
-        sharpen(room.QB, room)
-        np.dot(E, room.QB, N)
+        sharpen(scratch.QB, scratch)
+        np.dot(E, scratch.QB, N)
         for i in range(visits):
             for r in range(R):
                 N[i, r] = E[i, r] - N[i, r]
-        orthogonalise(N, room, E)
+        orthogonalise(N, scratch, E)
         for i in range(visits):
             for r in range(R):
-                N[i, r] = mine[i, r] + E[i, r]
-        orthogonalise(N, room, mine)
+                N[i, r] = Q_k[i, r] + E[i, r]
+        orthogonalise(N, scratch, Q_k)

@@ -7,8 +7,8 @@ import numpy as np
 
 from phenotaste.core.loop import Outcome
 from phenotaste.core.model_step import solve_rows, solve_static
-from phenotaste.core.parafac2.kernels import Shared, Slices, share
-from phenotaste.core.projection import FIRST_REACH, LONGEST_REACH, REACH_GROWTH
+from phenotaste.core.parafac2.kernels import ModelProducts, Parafac2Sums, model_products
+from phenotaste.core.projection import BETA_GROWTH, BETA_INIT, BETA_MAX
 from phenotaste.core.records import Array, Model
 
 # Extrapolated from the very first iteration on, 3 of 8 random starts ended at a higher minimum than plain steps did;
@@ -23,7 +23,7 @@ class Engine(Protocol):
     W: Array
     duals: Array
 
-    def step(self, shared: Shared) -> Slices: ...
+    def step(self, model: ModelProducts) -> Parafac2Sums: ...
 
     def course_sum(self, H: Array) -> Array: ...
 
@@ -120,7 +120,7 @@ def fit(
     before, outcome = np.inf, Outcome.MAX_ITER
     least = 1e-12 * 0.5 * (sizes[0] + lam * sizes[1])
     now = previous = State(*model, engine.W.copy())
-    reach, longer = 0.0, FIRST_REACH if updates.exact else 0.0
+    reach, longer = 0.0, BETA_INIT if updates.exact else 0.0
     for iteration in range(1, max_iter + 1):
         setting_out = extrapolate(now, previous, reach, updates.signed)
         engine.W = setting_out.W.copy()
@@ -135,7 +135,7 @@ def fit(
         else:
             previous, now = now, State(*found, engine.W.copy())
             if iteration >= PLAIN_FIRST:
-                reach, longer = longer, min(longer * REACH_GROWTH, LONGEST_REACH)
+                reach, longer = longer, min(longer * BETA_GROWTH, BETA_MAX)
             losses.append(loss)
         total = losses[-1] + updates.penalty(now.V)
         if not np.isfinite(total):
@@ -151,7 +151,7 @@ def fit(
         before = total
     engine.W = now.W
     model = balance(engine, Model(*now[:3]), updates, scores_carry_size=True)
-    engine.step(share(*model, lam, updates.rho(model, lam)))
+    engine.step(model_products(*model, lam, updates.rho(model, lam)))
     return Found(model, losses, outcome)
 
 
@@ -167,13 +167,13 @@ def one_iteration(
     engine: Engine, model: Model, updates: Updates, sizes: tuple[float, float], lam: float
 ) -> tuple[Model, float]:
     """Q and w, then H, V and F; the model with its columns scaled, and the objective it reaches."""
-    slices = engine.step(share(*model, lam, updates.rho(model, lam)))
-    H = updates.H(slices.WW * (model.V.T @ model.V), slices.QX, model.H)
-    XU, gram = engine.course_sum(H), slices.WW * (H.T @ H)
+    sums = engine.step(model_products(*model, lam, updates.rho(model, lam)))
+    H = updates.H(sums.WW * (model.V.T @ model.V), sums.QX, model.H)
+    XU, gram = engine.course_sum(H), sums.WW * (H.T @ H)
     V = updates.V(gram, XU, model.V)
-    F = updates.F(slices.WW_all, slices.AW, model.F)
+    F = updates.F(sums.WW_all, sums.AW, model.F)
     visits = sizes[0] - 2 * np.sum(XU * V) + np.sum(gram * (V.T @ V))
-    static = sizes[1] - 2 * np.sum(slices.AW * F) + np.sum(slices.WW_all * (F.T @ F))
+    static = sizes[1] - 2 * np.sum(sums.AW * F) + np.sum(sums.WW_all * (F.T @ F))
     loss = float(0.5 * (max(visits, 0.0) + lam * max(static, 0.0)))
     return balance(engine, Model(H, V, F), updates, updates.scores_carry_size), loss
 

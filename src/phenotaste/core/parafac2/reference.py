@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from phenotaste.core.parafac2.kernels import FREE, NONNEGATIVE, Shared, Slices
+from phenotaste.core.parafac2.kernels import NONNEGATIVE, UNCONSTRAINED, ModelProducts, Parafac2Sums
 from phenotaste.core.records import Array
 from phenotaste.core.reference import nnls_from_gram, polar_factor
 
 
-def find_slice(X: Array, w: Array, shared: Shared, P: Array | None = None) -> Array:
+def solve_Q(X: Array, w: Array, model: ModelProducts, P: Array | None = None) -> Array:
     """Q maximises ⟨Q, X V diag(w) Hᵀ⟩ over ‖Q‖₂ ≤ 1, within the columns of P where there is one."""
-    B = X @ shared.V if P is None else P.T @ (X @ shared.V)
+    B = X @ model.V if P is None else P.T @ (X @ model.V)
     size = np.linalg.norm(w) * np.linalg.norm(X)
-    Z = polar_factor(B * (w / size if size > 0 else 0.0), shared.H)
+    Z = polar_factor(B * (w / size if size > 0 else 0.0), model.H)
     return Z if P is None else P @ Z
 
 
@@ -29,18 +29,25 @@ def complete(Q: Array, P: Array | None = None) -> Array:
 
 
 def solve_scores(
-    X: Array, a: Array, Q: Array, shared: Shared, how: int, inner: int, w: Array, dual: Array
+    X: Array,
+    a: Array,
+    Q: Array,
+    model: ModelProducts,
+    score_solver: int,
+    admm_steps: int,
+    w: Array,
+    dual: Array,
 ) -> tuple[Array, Array]:
     """w, and its dual after ADMM steps; patients without history are scored by their static features alone."""
-    b = np.sum((Q @ shared.H) * (X @ shared.V), axis=0) + shared.lam * shared.F.T @ a
+    b = np.sum((Q @ model.H) * (X @ model.V), axis=0) + model.lam * model.F.T @ a
     if not X.any():
-        return nnls_from_gram(shared.static_gram, b), dual
-    if how == NONNEGATIVE:
-        return nnls_from_gram(shared.gram, b), dual
-    if how == FREE:
-        return shared.inverse @ b, dual
-    for _ in range(inner):
-        free = shared.inverse @ (b + shared.rho * (w + dual))
+        return nnls_from_gram(model.static_gram, b), dual
+    if score_solver == NONNEGATIVE:
+        return nnls_from_gram(model.gram, b), dual
+    if score_solver == UNCONSTRAINED:
+        return model.inverse @ b, dual
+    for _ in range(admm_steps):
+        free = model.inverse @ (b + model.rho * (w + dual))
         w = np.maximum(0.0, free - dual)
         dual = dual + w - free
     return w, dual
@@ -49,20 +56,20 @@ def solve_scores(
 def step(
     X: Array,
     a: Array,
-    shared: Shared,
-    how: int,
-    inner: int,
+    model: ModelProducts,
+    score_solver: int,
+    admm_steps: int,
     w: Array,
     dual: Array,
     P: Array | None = None,
-) -> tuple[Array, Array, Array, Slices]:
+) -> tuple[Array, Array, Array, Parafac2Sums]:
     """Q, w, its dual, and what this patient adds to the sums (XU with the H of this step)."""
-    Q = find_slice(X, w, shared, P) if X.any() else np.zeros((len(X), len(w)))
-    w, dual = solve_scores(X, a, Q, shared, how, inner, w, dual)
+    Q = solve_Q(X, w, model, P) if X.any() else np.zeros((len(X), len(w)))
+    w, dual = solve_scores(X, a, Q, model, score_solver, admm_steps, w, dual)
     outer = np.outer(w, w)
-    addends = Slices(
-        QX=Q.T @ (X @ shared.V) * w,
-        XU=X.T @ (Q @ shared.H * w),
+    addends = Parafac2Sums(
+        QX=Q.T @ (X @ model.V) * w,
+        XU=X.T @ (Q @ model.H * w),
         WW=outer if X.any() else np.zeros_like(outer),
         WW_all=outer,
         AW=np.outer(a, w),
@@ -70,10 +77,10 @@ def step(
     return Q, w, dual, addends
 
 
-def loss(X: Array, a: Array, Q: Array, w: Array, shared: Shared) -> float:
+def loss(X: Array, a: Array, Q: Array, w: Array, model: ModelProducts) -> float:
     """What one patient adds to the objective, every product written out."""
-    static = 0.5 * shared.lam * np.sum((a - shared.F @ w) ** 2)
+    static = 0.5 * model.lam * np.sum((a - model.F @ w) ** 2)
     if not X.any():
         return float(static)
-    course = np.sum(X * (Q @ shared.H * w @ shared.V.T))
-    return float(0.5 * (np.sum(X**2) - 2 * course + np.sum((shared.H * w @ shared.V.T) ** 2)) + static)
+    course = np.sum(X * (Q @ model.H * w @ model.V.T))
+    return float(0.5 * (np.sum(X**2) - 2 * course + np.sum((model.H * w @ model.V.T) ** 2)) + static)

@@ -24,7 +24,7 @@ def m_splines(times: Array, n_splines: int, degree: int) -> Array:
     inner = np.quantile(unit, np.linspace(0, 1, n_splines - order + 2)[1:-1])
     knots = np.concatenate([np.zeros(order), inner, np.ones(order)])
     support = knots[order:] - knots[:-order]
-    alive = support > 0  # quantiles that fall together may leave a spline without room
+    alive = support > 0  # quantiles that fall together may leave a spline without support
     values = BSpline.design_matrix(unit, knots, degree).toarray()
     return values[:, alive] * (order / support[alive])
 

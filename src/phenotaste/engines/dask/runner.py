@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from phenotaste.core.kernels.sums import add_in_pairs
+from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Model
 from phenotaste.engines.dask import tasks
 from phenotaste.engines.dask.files import Damaged
@@ -57,7 +57,7 @@ class Crew:
                 key = f"phenotaste-{add.__name__}-{token}-{next(nodes)}"
                 return self.client.submit(add, left, right, key=key, retries=RETRIES)
 
-            found: T = self._result(add_in_pairs(leaves, plus))
+            found: T = self._result(tree_reduce(leaves, plus))
             return found
 
         return self._until_done(attempt)

@@ -10,8 +10,8 @@ from weakref import ref
 
 import numpy as np
 
-from phenotaste.core.kernels.patient import define
-from phenotaste.core.kernels.sums import Tallies
+from phenotaste.core.kernels.patient import prepare_model
+from phenotaste.core.kernels.sums import SumsAccumulator
 from phenotaste.core.loop import Mark
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
 from phenotaste.engines.cuda import Figures
@@ -100,9 +100,9 @@ class Cluster:
         found = self.crew.tree(tasks.step, tasks.add, *arguments, model=model, reach=reach)
         self.courses, self.previous, old = list(found.courses), self.courses, self.previous
         self._drop(old or ())
-        tallies = Tallies(1, len(model.V), len(model.F), self.job.rank)
+        accumulator = SumsAccumulator(1, len(model.V), len(model.F), self.job.rank)
         # A copy, since what comes over the network may lie askew in memory: that, too, changes last digits.
-        return tallies.as_sums(np.array(found.tally), define(model, self.weights.lam).lift)
+        return accumulator.as_sums(np.array(found.tally), prepare_model(model, self.weights.lam).H_inv_T)
 
     def undo(self) -> None:
         """Back to the courses before the last step: they are still there."""

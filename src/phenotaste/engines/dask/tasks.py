@@ -56,8 +56,8 @@ class OneBlock(Threads):
 
     def tally(self, model: Model, reach: float) -> Array:
         self.step(model, reach)
-        assert self._tallies is not None
-        return self._tallies.room[0]
+        assert self._accumulator is not None
+        return self._accumulator.buffer[0]
 
 
 def write_block(
@@ -105,7 +105,7 @@ def step(
 
 
 def add(left: Stepped, right: Stepped) -> Stepped:
-    """A node of the tree in which `core.tally.add_in_pairs` adds blocks."""
+    """A node of the tree in which `tree_reduce` adds blocks."""
     return Stepped(left.courses + right.courses, left.tally + right.tally)
 
 
