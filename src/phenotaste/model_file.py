@@ -37,9 +37,9 @@ def save(
     include_patients: bool,
     more_figures: tuple[str, ...] = (),
     more_files: tensors.Files | None = None,
-    beside: tensors.Beside | None = None,
+    extra_files: tensors.ExtraFiles | None = None,
 ) -> None:
-    """Write a model; `more_figures` and `more_files` are what only its own method has, `beside` files for people."""
+    """Write a model; `more_figures` and `more_files` are what only its own method has, `extra_files` files for people to read."""
     arrays = {name: getattr(model, name) for name in ARRAYS if name not in TOTALS}
     arrays |= {name: getattr(model, name, None) for name in TOTALS}
     files = {
@@ -51,7 +51,7 @@ def save(
     settings = settings_of(model)
     figures = {name: plain(getattr(model, name)) for name in (*FIGURES, *more_figures)}
     meta = {"method": type(model).__name__, "settings": settings, "figures": figures}
-    tensors.write(path, KIND, files, meta, beside)
+    tensors.write(path, KIND, files, meta, extra_files)
 
 
 def settings_of(model: Any) -> dict[str, Any]:

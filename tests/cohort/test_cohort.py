@@ -820,7 +820,7 @@ def test_a_million_rows():
 def test_origin_stays_with_the_cohort(tmp_path):
     origin = {"attrition": [{"step": "read", "patients": 3}], "settings": {"visit": "day"}}
     c = Cohort([[1.0], [2.0]], [0, 1, 2], origin=origin)
-    c.save(tmp_path / "c", beside={"attrition.csv": b"step,patients\n"})
+    c.save(tmp_path / "c", extra_files={"attrition.csv": b"step,patients\n"})
     assert Cohort.load(tmp_path / "c").origin == origin == c[1].origin
     assert (tmp_path / "c" / "attrition.csv").read_bytes() == b"step,patients\n"
     Cohort([[1.0]], [0, 1]).save(tmp_path / "d")

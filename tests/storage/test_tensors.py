@@ -188,7 +188,7 @@ def test_a_user_s_own_files_in_the_folder_stay(folder):
     assert {"notes.txt", "other.safetensors", "model.backup.safetensors"} <= names_in(folder)
 
 
-def test_files_beside_the_arrays_come_and_go_with_the_save(tmp_path):
+def test_extra_files_come_and_go_with_the_save(tmp_path):
     path = tmp_path / "made"
     arrays = {"a": {"x": np.arange(3)}}
     tensors.write(path, "cohort", arrays, {}, {"attrition.csv": b"old", "quality.json": b"{}"})
@@ -203,7 +203,7 @@ def test_files_beside_the_arrays_come_and_go_with_the_save(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "../up.csv", "sub/a.csv", "a.exe", "A.csv"])
-def test_files_beside_the_arrays_cannot_lead_elsewhere(tmp_path, name):
+def test_names_of_extra_files_cannot_lead_elsewhere(tmp_path, name):
     with pytest.raises(InputError, match="name that cannot be used"):
         tensors.write(tmp_path / "made", "cohort", {"a": {"x": np.arange(3)}}, {}, {name: b""})
     assert not any(tmp_path.iterdir())
@@ -211,7 +211,7 @@ def test_files_beside_the_arrays_cannot_lead_elsewhere(tmp_path, name):
 
 def test_leftovers_of_killed_saves_go(folder, tmp_path):
     (folder / "patients.0123456789abcdef.safetensors").write_text("loser")
-    (folder / "manifest.0123456789abcdef.json").write_text("loser")
+    (folder / ".manifest.json.0123456789abcdef.partial").write_text("loser")
     beside = tmp_path / ".saved.0123456789abcdef.partial"
     beside.mkdir()
     (beside / "patients.safetensors").write_text("loser")
@@ -225,7 +225,7 @@ def test_leftovers_of_killed_saves_go(folder, tmp_path):
         ("file", "was not written by phenotaste"),
         ("folder", "was not written by phenotaste"),
         ("other kind", "does not hold a model"),
-        ("other manifest", "cannot be understood"),
+        ("other manifest", "is not a manifest"),
     ],
 )
 def test_what_is_not_ours_is_never_overwritten(tmp_path, make, sentence):
@@ -348,7 +348,7 @@ def test_truncated_files_are_refused(folder, name, keep):
     raw = (folder / name).read_bytes()
     (folder / name).write_bytes(raw[:keep])
     sentence = refused(folder)
-    assert name == "manifest.json" or "as long as it was" in sentence
+    assert name == "manifest.json" or "another size" in sentence
 
 
 def test_a_missing_file_is_refused(folder):
@@ -365,7 +365,7 @@ def test_garbage_manifests_are_refused(folder, garbage):
 @pytest.mark.parametrize(
     "name", ["../model.safetensors", "/etc/passwd", "manifest.json", "a/b.safetensors", "", 3, None, ["x"]]
 )
-@pytest.mark.parametrize("where", ["files", "replaced", "beside"])
+@pytest.mark.parametrize("where", ["files", "replaced", "extra_files"])
 def test_names_that_lead_elsewhere_are_neither_opened_nor_deleted(tmp_path, name, where):
     save(tmp_path / "model", 2)
     victim = tmp_path / "model.safetensors"
@@ -376,7 +376,7 @@ def test_names_that_lead_elsewhere_are_neither_opened_nor_deleted(tmp_path, name
     else:
         manifest[where] = [name]
     seal(tmp_path / "model", manifest)
-    assert "no save would write" in refused(tmp_path / "model")
+    assert "no save writes" in refused(tmp_path / "model")
     with pytest.raises(InputError):
         save(tmp_path / "model", 4)
     assert victim.exists()

@@ -94,7 +94,7 @@ class Built:
         >>> sorted(os.listdir("cohort"))[:4]
         ['attrition.csv', 'cohort.safetensors', 'manifest.json', 'quality.json']
         """
-        self.cohort.save(path, beside=self.files())
+        self.cohort.save(path, extra_files=self.files())
 
     def files(self) -> Mapping[str, bytes]:
         """What `save` puts beside the data, by name.

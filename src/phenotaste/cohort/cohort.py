@@ -173,10 +173,10 @@ class Cohort:
         except InputError as error:
             raise InputError(f"{path} does not hold a sound cohort: {error}") from None
 
-    def save(self, path: str | os.PathLike[str], *, beside: Mapping[str, bytes] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, extra_files: Mapping[str, bytes] | None = None) -> None:
         """Save as a folder of safetensors and a manifest; it holds patient data and only you can read it.
 
-        `beside` are files to lie in the folder for people to look at, by name.
+        `extra_files` are files to write to the folder for people to read, by name.
 
         Examples
         --------
@@ -198,7 +198,7 @@ class Cohort:
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
         meta = {"n_features": self.n_features, "allow_negative": self.allow_negative, "origin": self.origin}
-        tensors.write(path, "cohort", {"cohort": arrays}, meta, beside)
+        tensors.write(path, "cohort", {"cohort": arrays}, meta, extra_files)
 
     @property
     def n_patients(self) -> int:

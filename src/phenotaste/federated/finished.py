@@ -34,7 +34,7 @@ def save_model(path: Path, state: CoordinatorState) -> Path:
     """Write the model, unless it is there; beside it the history of the fit: who took part when."""
     if not (path / tensors.MANIFEST).exists():
         text = json.dumps(history(state), indent=1, allow_nan=False) + "\n"
-        model_file.save(fitted(state), path, False, beside={HISTORY: text.encode()})
+        model_file.save(fitted(state), path, False, extra_files={HISTORY: text.encode()})
     return path
 
 
