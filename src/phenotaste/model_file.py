@@ -1,4 +1,4 @@
-"""Fitted factorisations on disk: definitions in one file, and in another, only if asked for, the patients."""
+"""Saved models: definitions in one file and, only if requested, the patients' factors in another."""
 
 import os
 from typing import Any
@@ -9,7 +9,7 @@ from phenotaste.errors import InputError
 from phenotaste.storage import tensors
 
 KIND = "taste-model"
-OLDEST = "TASTE"  # the method of a file that names none
+DEFAULT_METHOD = "TASTE"  # of a file that names no method
 FIGURES = (
     "lam_eff_",
     "n_features_in_",
@@ -28,7 +28,7 @@ TOTALS = ("feature_patients_", "static_patients_", "score_totals_")
 NAMES = ("feature_names_in_", "static_names_in_")
 ARRAYS = ("H_", "V_", "F_", "loss_curve_", *NAMES, *TOTALS)
 PATIENTS = ("W_", "U_", "offsets_", "patient_ids_", "mu_k_", "empty_history_")
-NOT_KEPT = ("callback", "engine", "n_jobs", "verbose")  # they belong to a session, not to a model
+NOT_SAVED = ("callback", "engine", "n_jobs", "verbose")  # how a fit runs, not what it finds
 
 
 def save(
@@ -39,7 +39,11 @@ def save(
     more_files: tensors.Files | None = None,
     extra_files: tensors.ExtraFiles | None = None,
 ) -> None:
-    """Write a model; `more_figures` and `more_files` are what only its own method has, `extra_files` files for people to read."""
+    """Write a model to a folder.
+
+    `more_figures` and `more_files` are attributes and arrays specific to its method, `extra_files` files for people
+    to read.
+    """
     arrays = {name: getattr(model, name) for name in ARRAYS if name not in TOTALS}
     arrays |= {name: getattr(model, name, None) for name in TOTALS}
     files = {
@@ -55,28 +59,28 @@ def save(
 
 
 def settings_of(model: Any) -> dict[str, Any]:
-    """The settings that say what is found, as JSON has them."""
-    settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_KEPT}
+    """Return the parameters that determine the result, as JSON values."""
+    settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_SAVED}
     if not isinstance(settings["random_state"], int):
         settings["random_state"] = None
     return settings
 
 
 def plain(value: Any) -> Any:
-    """A number, text or None as JSON has it; not-a-number becomes None."""
+    """Return a number, text or None as a JSON value; NaN and infinity become None."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def load(
-    path: str | os.PathLike[str], method: str = OLDEST, more_figures: tuple[str, ...] = ()
+    path: str | os.PathLike[str], method: str = DEFAULT_METHOD, more_figures: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings and the fitted attributes of a saved model, checked to belong together and to `method`."""
+    """Return the settings and fitted attributes of a saved model after checking that they are consistent."""
     files, meta = tensors.read(path, KIND, mmap=False)
-    found = meta.get("method", OLDEST)
-    if found != method:
+    saved_method = meta.get("method", DEFAULT_METHOD)
+    if saved_method != method:
         raise InputError(
-            f"{path} holds a model of {found}, not of {method}: load it with the class that saved it."
+            f"{path} holds a model of {saved_method}, not of {method}: load it with the class that saved it."
         )
     try:
         settings, figures = dict(meta["settings"]), dict(meta["figures"])
@@ -84,10 +88,10 @@ def load(
         fitted |= {name: files["model"].get(name) for name in ARRAYS}
         if "patients" in files:
             fitted |= {name: files["patients"][name] for name in PATIENTS}
-        fits_together(settings, fitted)
+        check_consistent(settings, fitted)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{path} is not a complete {method} model: save it again from where it was fitted."
+            f"{path} is not a complete {method} model: save it again from the fitted estimator."
         ) from error
     for name in ("rmse_", "cpi_"):
         fitted[name] = float("nan") if fitted[name] is None else fitted[name]
@@ -95,12 +99,12 @@ def load(
 
 
 def method_of(path: str | os.PathLike[str]) -> str:
-    """The name of the class that a saved model is of."""
-    return str(tensors.read(path, KIND)[1].get("method", OLDEST))
+    """Return the name of the class of a saved model."""
+    return str(tensors.read(path, KIND)[1].get("method", DEFAULT_METHOD))
 
 
-def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
-    """Raise ValueError where shapes or values could not have come from a fit: kernels index by them."""
+def check_consistent(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
+    """Raise ValueError for shapes or values that no fit produces; kernels index by them without checks."""
     H, V, F = fitted["H_"], fitted["V_"], fitted["F_"]
     R = settings["rank"]
     expected = [
@@ -133,7 +137,7 @@ def fits_together(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
     totals = fitted["score_totals_"]
     if totals is not None and (totals.dtype != np.float64 or not np.isfinite(totals).all()):
         raise ValueError("totals")
-    signed = settings.get("nonnegative") is False  # plain PARAFAC2 promises no signs
+    signed = settings.get("nonnegative") is False  # plain PARAFAC2 allows negative entries
     if (not signed and V.min() < 0) or (F is not None and F.min() < 0):
         raise ValueError("signs")
     if not 0 <= fitted["lam_eff_"] < np.inf:

@@ -17,7 +17,7 @@ from phenotaste import __version__
 from phenotaste.cohort import Cohort
 from phenotaste.ecosystem.phenotypes import Phenotype, fitted_of, phenotypes_of
 from phenotaste.errors import InputError
-from phenotaste.model_file import FIGURES, NOT_KEPT, plain
+from phenotaste.model_file import FIGURES, NOT_SAVED, plain
 from phenotaste.report.files import replacing
 from phenotaste.report.patients import Patients
 from phenotaste.review import fingerprint
@@ -229,7 +229,7 @@ def visits_record(cohort: Cohort, ids: NDArray[Any], features: NDArray[Any]) -> 
 def model_record(model: Any, phenotypes: list[Phenotype]) -> dict[str, Any]:
     """The model behind the scores: what it is, how it went, and the definitions that belong to no feature of var."""
     fitted = fitted_of(model)
-    settings = {name: plain(value) for name, value in fitted.get_params().items() if name not in NOT_KEPT}
+    settings = {name: plain(value) for name, value in fitted.get_params().items() if name not in NOT_SAVED}
     settings["random_state"] = settings["random_state"] if isinstance(settings["random_state"], int) else None
     figures = {name.rstrip("_"): plain(getattr(fitted, name)) for name in FIGURES}
     record = {
