@@ -3,15 +3,14 @@
 import json
 import os
 import re
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from phenotaste.errors import InputError
 from phenotaste.report.files import check_folder
+from phenotaste.storage.atomic import write_folder
 
 DEFINITION = "definition.json"
 OURS = re.compile(r"phenotype_\d+\.parquet|cohort\.csv|cohort_definition\.csv|definition\.json")
@@ -28,29 +27,9 @@ def check_place(path: str | os.PathLike[str], overwrite: bool, inputs: tuple[Pat
     return target
 
 
-@contextmanager
-def whole_folder(path: str | os.PathLike[str], overwrite: bool) -> Iterator[Path]:
-    """A folder to fill, which only its owner can read; a failure leaves what was there before."""
-    target = check_place(path, overwrite)
-    token = secrets.token_hex(8)
-    draft, old = (target.with_name(f".{target.name}.{token}.{word}") for word in ("partial", "replaced"))
-    draft.mkdir(mode=0o700)
-    try:
-        yield draft
-        for file in draft.iterdir():
-            file.chmod(0o600)
-        if target.is_dir():
-            os.rename(target, old)
-        try:
-            os.rename(draft, target)
-        except BaseException:
-            if old.is_dir():
-                os.rename(old, target)
-            raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        if target.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
+def whole_folder(path: str | os.PathLike[str], overwrite: bool) -> AbstractContextManager[Path]:
+    """Open a folder that only its owner can read and that replaces an earlier export if the block succeeds."""
+    return write_folder(check_place(path, overwrite), private=True, existing="replace")
 
 
 def write_definition(folder: Path, record: Mapping[str, Any]) -> None:

@@ -1,14 +1,12 @@
 """Writing one file so that a reader finds the old one or the new one, never half of either."""
 
 import os
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
 from phenotaste.errors import InputError
+from phenotaste.storage.atomic import replace_file, write_folder
 
 
 def check_file(path: str | os.PathLike[str], inputs: tuple[Path, ...] = ()) -> Path:
@@ -37,43 +35,11 @@ def check_folder(path: str | os.PathLike[str], inputs: tuple[Path, ...] = ()) ->
     return target
 
 
-@contextmanager
-def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes the name `path` when the block ends well, and is removed otherwise.
-
-    With `private` only its owner can read it.
-    """
-    target = check_file(path)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
-    mode = 0o600 if private else 0o666
-    try:
-        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+def replacing(path: str | os.PathLike[str], *, private: bool = False) -> AbstractContextManager[IO[bytes]]:
+    """Open a file that takes the name `path` if the block succeeds; with `private` only its owner can read it."""
+    return replace_file(check_file(path), private=private)
 
 
-@contextmanager
-def filling(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
-    """A folder to write files into, which go to the folder `path` when the block ends well, and are removed otherwise.
-
-    With `private` only their owner can read them.
-    """
-    target = check_folder(path)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
-    draft.mkdir(mode=0o700 if private else 0o777)
-    try:
-        yield draft
-        for file in draft.iterdir() if private else ():
-            file.chmod(0o600)
-        if not target.exists():
-            os.rename(draft, target)
-        else:
-            for file in sorted(draft.iterdir()):
-                os.replace(file, target / file.name)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+def filling(path: str | os.PathLike[str], *, private: bool = False) -> AbstractContextManager[Path]:
+    """Open a folder whose files go to the folder `path` if the block succeeds; with `private` they are the owner's."""
+    return write_folder(check_folder(path), private=private, existing="merge")

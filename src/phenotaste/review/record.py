@@ -7,7 +7,6 @@ import datetime
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from phenotaste.errors import InputError
+from phenotaste.storage.atomic import write_file
 
 FORMAT, VERSION = "phenotaste-review", 1
 
@@ -161,17 +161,7 @@ class Review:
         3
         """
         text = json.dumps(Review.read(self).as_dict(), ensure_ascii=False, indent=1) + "\n"
-        target = Path(os.path.realpath(path))
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
-        try:
-            with open(draft, "xb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, target)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        write_file(Path(os.path.realpath(path)), text)
 
     def home(self, number: int) -> int:
         """The phenotype that this one ends up in, through all merges.

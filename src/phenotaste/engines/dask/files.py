@@ -4,10 +4,8 @@ A name never stands for two contents, so writing twice is harmless and a file th
 """
 
 import hashlib
-import json
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping
@@ -19,14 +17,10 @@ import numpy as np
 
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
+from phenotaste.storage.atomic import replace_file, sync_path
+from phenotaste.storage.encoding import tensor_buffers, tensor_views
 
 NAME = re.compile(r"[a-z]+/([0-9a-f]{16}/)?[0-9]{5,}\.([0-9a-f]{64})\.safetensors")
-CODES = {"bool": "BOOL"} | {
-    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
-    for kind in ("int", "uint", "float")
-    for bits in (8, 16, 32, 64)
-}
-DTYPES = {code: name for name, code in CODES.items()}
 # Seconds between two looks: a file from another machine may show late on a network file system.
 LOOKS = (0.2, 1.0)
 
@@ -58,7 +52,7 @@ class Folder(NamedTuple):
 
         With `reuse` a file of that name is taken for what it says it is, until somebody reads it.
         """
-        pieces = pieces_of(arrays)
+        pieces = tensor_buffers(arrays)
         digest = hashlib.sha256()
         for piece in pieces:
             digest.update(piece)
@@ -77,7 +71,7 @@ class Folder(NamedTuple):
             with suppress(FileNotFoundError):
                 raw = self._fetch(name)
                 if hashlib.sha256(raw.data).hexdigest() == found[2]:
-                    return arrays_of(raw)
+                    return tensor_views(raw)
                 what = "does not match its checksum"
             if pause is not None:
                 time.sleep(pause)
@@ -104,11 +98,7 @@ class Folder(NamedTuple):
             return
         for path in {Path(self.url) / part for name in names for part in (name, Path(name).parent)}:
             with suppress(FileNotFoundError):
-                handle = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                sync_path(path)
 
     def remove(self, names: Iterable[str]) -> None:
         """Away with files that nobody needs; what cannot be removed stays until the folder goes."""
@@ -134,15 +124,8 @@ class Folder(NamedTuple):
                 (Path(self.url) / part).rmdir()
 
     def _write_local(self, name: str, pieces: list[memoryview]) -> None:
-        target = Path(self.url) / name
-        draft = target.with_name(f".{secrets.token_hex(8)}.partial")
-        try:
-            with open(draft, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.writelines(pieces)
-            os.replace(draft, target)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        with replace_file(Path(self.url) / name, private=True, sync=False) as file:
+            file.writelines(pieces)
 
     def _write_remote(self, name: str, pieces: list[memoryview]) -> None:
         """Object stores show an object when all of it has arrived: no other name is needed first."""
@@ -181,28 +164,3 @@ def private_folder(path: Path) -> None:
     for folder in reversed(missing):
         with suppress(FileExistsError):  # another worker was quicker
             folder.mkdir(mode=0o700)
-
-
-def pieces_of(arrays: Mapping[str, Array]) -> list[memoryview]:
-    """A safetensors file in pieces, none of them a copy; the widest items first, so that each array is aligned."""
-    ordered = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
-    header, end, tensors = {}, 0, []
-    for name, array in ordered:
-        tensor = np.ascontiguousarray(array)
-        begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": CODES[tensor.dtype.name], "shape": array.shape, "data_offsets": (begin, end)}
-        tensors.append(tensor.reshape(-1).view(np.uint8).data)
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    return [memoryview(len(head).to_bytes(8, "little")), memoryview(head), *tensors]
-
-
-def arrays_of(raw: Array) -> dict[str, Array]:
-    """The arrays of a file whose checksum is right: views of it, not copies."""
-    start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
-    header = json.loads(raw[8:start].tobytes())
-    body = raw[start:]
-    return {
-        name: body[slice(*info["data_offsets"])].view(DTYPES[info["dtype"]]).reshape(info["shape"])
-        for name, info in header.items()
-    }
