@@ -22,6 +22,7 @@ from phenotaste.core.records import Array, Weights
 from phenotaste.engines.checkpoint import Keeper
 from phenotaste.errors import InputError
 from phenotaste.review import Review, Reviewed
+from phenotaste.validation import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,18 +219,11 @@ class Factorization(TransformerMixin, BaseEstimator):
 
     def _check_settings(self) -> None:
         for name, allowed in self._choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"{name}={getattr(self, name)!r} is not known: choose one of {', '.join(allowed)}."
-                )
+            check_choice(name, getattr(self, name), allowed)
         for name in self._counts:
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
+            check_integer(name, getattr(self, name), min=1)
         for name in self._amounts:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float, np.number)) or not 0 <= value < np.inf:
-                raise InputError(f"{name}={value!r} must be a finite number, zero or more.")
+            check_number(name, getattr(self, name))
 
     def _read(self, cohort: Cohort) -> Aligned:
         """The cohort as a fit needs it, checked."""

@@ -269,24 +269,3 @@ def settings_of(model: Any) -> Settings:
     if "random_state" in settings and not isinstance(settings["random_state"], int):
         settings["random_state"] = None
     return settings
-
-
-def check_whole(model: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(model, name)
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
-
-
-def check_number(model: Any, name: str, low: float, high: float, *, open_high: bool = True) -> None:
-    value = getattr(model, name)
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not number or not low <= value <= high or (open_high and value == high):
-        bounds = f"at least {low:g} and {'below' if open_high else 'at most'} {high:g}"
-        raise InputError(f"{name}={value!r} must be a number of {bounds}.")
-
-
-def check_choice(model: Any, name: str, allowed: tuple[Any, ...]) -> None:
-    value = getattr(model, name)
-    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
-        raise InputError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, allowed))}.")

@@ -13,8 +13,6 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from phenotaste import model_file
 from phenotaste.baselines import _cntf_loop
 from phenotaste.baselines._classifier import (
-    check_choice,
-    check_number,
     labels_of,
     same_labels,
     validation_part,
@@ -29,6 +27,7 @@ from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection
 from phenotaste.metrics import is_fitted_on
 from phenotaste.storage import tensors
+from phenotaste.validation import check_choice, check_number
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 10_000
@@ -312,11 +311,11 @@ class CNTF(ClassifierMixin, Factorization):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        check_choice(self, "predictor", ("lstm", "lasso", None))
-        check_choice(self, "class_weight", (None, "balanced"))
-        check_number(self, "dropout", 0, 1)
-        check_number(self, "validation", 0, 1)
-        check_number(self, "pretrain", 0, np.inf)
+        check_choice("predictor", self.predictor, ("lstm", "lasso", None))
+        check_choice("class_weight", self.class_weight, (None, "balanced"))
+        check_number("dropout", self.dropout, max=1, closed="left")
+        check_number("validation", self.validation, max=1, closed="left")
+        check_number("pretrain", self.pretrain)
         checked_grid(self.C)
 
     def _factorise(self, cohort: Cohort, aligned: Aligned) -> None:

@@ -19,8 +19,8 @@ from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Array, Model, Weights
 from phenotaste.engines.threads import Threads, one_blas_thread
-from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight
+from phenotaste.validation import check_number
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 1000
@@ -156,8 +156,7 @@ class CohenPlus(Factorization):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.growth < 1:
-            raise InputError(f"growth={self.growth!r} must be at least 1, which keeps mu as it is.")
+        check_number("growth", self.growth, min=1)
 
     def _engine(self, aligned: Aligned, weights: Weights, rank: int) -> Threads:
         n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs

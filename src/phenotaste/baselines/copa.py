@@ -15,7 +15,7 @@ from phenotaste.core import loop
 from phenotaste.core.parafac2 import admm, kernels, splines
 from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model
-from phenotaste.errors import InputError
+from phenotaste.validation import check_integer
 
 
 class Copa(ExactParafac2):
@@ -95,11 +95,7 @@ class Copa(ExactParafac2):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        whole = isinstance(self.degree, (int, np.integer)) and not isinstance(self.degree, bool)
-        if not whole or not 0 <= self.degree < self.n_splines:
-            raise InputError(
-                f"degree={self.degree!r} must be a whole number from 0 to n_splines - 1 ({self.n_splines - 1})."
-            )
+        check_integer("degree", self.degree, max=self.n_splines - 1)
 
     def _updates(self) -> parafac2_loop.Updates:
         return Constrained(self.l1, self.l0, self.nonnegative_h, self.admm_steps)

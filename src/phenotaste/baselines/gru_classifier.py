@@ -8,14 +8,12 @@ from sklearn.utils.validation import check_random_state
 
 from phenotaste.baselines._classifier import (
     Classifier,
-    check_choice,
-    check_number,
-    check_whole,
     validation_part,
 )
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
+from phenotaste.validation import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
     from phenotaste.baselines._recurrent import Progress
@@ -104,12 +102,13 @@ class GRUClassifier(Classifier):
         self.callback = callback
 
     def _check_settings(self) -> None:
-        check_whole(self, "hidden_size", "embedding_size", "n_layers", "batch_size", "max_epochs", "patience")
+        for name in ("hidden_size", "embedding_size", "n_layers", "batch_size", "max_epochs", "patience"):
+            check_integer(name, getattr(self, name), min=1)
         for name in ("dropout", "validation"):
-            check_number(self, name, 0, 1)
-        check_number(self, "l2", 0, np.inf)
-        check_number(self, "learning_rate", 0, np.inf)
-        check_choice(self, "class_weight", (None, "balanced"))
+            check_number(name, getattr(self, name), max=1, closed="left")
+        check_number("l2", self.l2)
+        check_number("learning_rate", self.learning_rate)
+        check_choice("class_weight", self.class_weight, (None, "balanced"))
 
     def _fit(self, cohort: Cohort, case: Array, validation: tuple[Cohort, Array] | None) -> None:
         from phenotaste.baselines._recurrent import Training, train

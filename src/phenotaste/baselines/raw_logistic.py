@@ -8,15 +8,13 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste.baselines._classifier import (
     Classifier,
-    check_choice,
-    check_number,
-    check_whole,
     validation_part,
 )
 from phenotaste.baselines._lasso import Lasso, checked_grid, fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
+from phenotaste.validation import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,9 +100,9 @@ class RawLogistic(Classifier):
 
     def _check_settings(self) -> None:
         checked_grid(self.C)
-        check_choice(self, "class_weight", (None, "balanced"))
-        check_whole(self, "max_iter")
-        check_number(self, "validation", 0, 1)
+        check_choice("class_weight", self.class_weight, (None, "balanced"))
+        check_integer("max_iter", self.max_iter, min=1)
+        check_number("validation", self.validation, max=1, closed="left")
 
     def _fit(self, cohort: Cohort, case: Array, validation: tuple[Cohort, Array] | None) -> None:
         seed = int(check_random_state(self.random_state).randint(2**31))

@@ -1,12 +1,12 @@
 """What the simulators share: the truth they return and the checks of their arguments."""
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phenotaste.errors import InputError
+from phenotaste.validation import is_integer
 
 Array = NDArray[np.floating]
 RandomState = int | np.random.Generator | None
@@ -41,28 +41,9 @@ class Truth:
 
 def generator(random_state: RandomState) -> np.random.Generator:
     """The random generator that `random_state` stands for."""
-    is_seed = isinstance(random_state, Integral) and not isinstance(random_state, bool) and random_state >= 0
-    if random_state is None or is_seed or isinstance(random_state, np.random.Generator):
+    if random_state is None or is_integer(random_state) or isinstance(random_state, np.random.Generator):
         return np.random.default_rng(random_state)
     raise InputError("random_state must be None, an integer >= 0 or a numpy Generator.")
-
-
-def check_count(name: str, value: int, at_least: int = 1) -> None:
-    """Refuse a size that is not a whole number, or is too small."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
-        raise InputError(f"{name} must be a whole number >= {at_least}.")
-
-
-def check_between(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside [low, high], NaN included."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
-        raise InputError(f"{name} must be a number between {low:g} and {high:g}.")
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a word that is none of the choices."""
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}.")
 
 
 def shares(scores: Array) -> Array:

@@ -13,13 +13,12 @@ from phenotaste.simulate._common import (
     Array,
     RandomState,
     Truth,
-    check_between,
-    check_count,
     draw_labels,
     generator,
     shares,
     static_scale,
 )
+from phenotaste.validation import check_integer, check_number
 
 CHUNK = 4096  # patients drawn from one random stream; a constant, so that it cannot change the result
 MIN_VISITS = 5
@@ -118,15 +117,15 @@ def _check(
     separation: float,
 ) -> None:
     for name, value in {"n_patients": n_patients, "n_static": n_static, "rank": rank}.items():
-        check_count(name, value)
-    check_count("n_features", n_features, at_least=2)
+        check_integer(name, value, min=1)
+    check_integer("n_features", n_features, min=2)
     if n_features < rank:
         raise InputError(
             "n_features must be at least rank, or the phenotypes cannot have codes of their own."
         )
-    check_between("mean_visits", mean_visits, MIN_VISITS, 10_000)
-    check_between("codes_per_visit", codes_per_visit, 1, n_features / 2)
-    check_between("separation", separation, 0, 1)
+    check_number("mean_visits", mean_visits, min=MIN_VISITS, max=10_000)
+    check_number("codes_per_visit", codes_per_visit, min=1, max=n_features / 2)
+    check_number("separation", separation, max=1)
 
 
 def _draw_plan(

@@ -10,13 +10,12 @@ from phenotaste.simulate._common import (
     Array,
     RandomState,
     Truth,
-    check_between,
-    check_count,
     draw_labels,
     generator,
     shares,
     static_scale,
 )
+from phenotaste.validation import check_integer, check_number
 
 Integers = NDArray[np.int64]
 
@@ -87,8 +86,8 @@ def heart_failure(
     >>> print(cohort.feature_names[truth.V[:, 0].argmax()])
     Dx_Cardiac dysrhythmias [106.]
     """
-    check_count("n_patients", n_patients)
-    check_between("static_risk", static_risk, 0, MOST_STATIC_RISK)
+    check_integer("n_patients", n_patients, min=1)
+    check_number("static_risk", static_risk, max=MOST_STATIC_RISK)
     rng = generator(random_state)
     offsets, patient, day = _draw_visits(n_patients, rng)
     activity = _draw_memberships(n_patients, rng)[patient] * _draw_courses(day / WINDOW_DAYS, patient, rng)

@@ -11,11 +11,9 @@ from phenotaste.errors import InputError
 from phenotaste.simulate._common import (
     RandomState,
     Truth,
-    check_between,
-    check_choice,
-    check_count,
     generator,
 )
+from phenotaste.validation import check_choice, check_integer, check_number
 
 
 def recovery(
@@ -81,12 +79,12 @@ def _check(
     n_visits: int,
     rank: int,
 ) -> None:
-    check_between("noise", noise, 0, 1)
+    check_number("noise", noise, max=1)
     check_choice("noise_scale", noise_scale, ("unit", "data"))
     check_choice("q", q, ("partition", "literal"))
     sizes = {"n_patients": n_patients, "n_features": n_features, "n_static": n_static, "n_visits": n_visits}
     for name, value in {**sizes, "rank": rank}.items():
-        check_count(name, value)
+        check_integer(name, value, min=1)
     if n_visits < rank:
         raise InputError("n_visits must be at least rank, or no Q_k with orthonormal columns exists.")
 
