@@ -97,7 +97,7 @@ def test_bad_seed_is_refused(name, seed):
         (lambda: simulate.recovery(noise=1.5), "noise"),
         (lambda: simulate.recovery(noise=float("nan")), "noise"),
         (lambda: simulate.recovery(noise_scale="big"), "noise_scale"),
-        (lambda: simulate.recovery(q="other"), "q must"),
+        (lambda: simulate.recovery(q="other"), "q='other' must"),
         (lambda: simulate.recovery(n_visits=3), "n_visits"),
         (lambda: simulate.recovery(rank=0), "rank"),
         (lambda: simulate.recovery(n_static=2.0), "n_static"),
