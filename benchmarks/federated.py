@@ -1,6 +1,6 @@
-"""What a federated fit costs: how far it is from the pooled one, bytes a round, the random start, and noise.
+"""Federated fits: differences from the pooled fit, bytes per round, the random start, and noise.
 
-Everything is counted, not timed, so the machine need not be idle.
+Nothing is timed, so the machine need not be idle.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from phenotaste.core.records import Model, Scored, Sums, Weights
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings
-from phenotaste.federated.noise import promise
+from phenotaste.federated.privacy import PrivacyBudget
 
 from .data import STORED, load
 from .machine import describe
@@ -46,33 +46,33 @@ def main() -> None:
         "machine": describe(),
         "settings": {k: str(v) for k, v in vars(options).items()},
     }
-    kept, before = options.out / f"{date.today().isoformat()}-federated.json", 0.0
-    if options.only and kept.exists():  # the other parts stay as they were today
-        earlier = json.loads(kept.read_text())
+    stored, earlier_seconds = options.out / f"{date.today().isoformat()}-federated.json", 0.0
+    if options.only and stored.exists():  # keep today's results of the other parts
+        earlier = json.loads(stored.read_text())
         results |= {part: earlier[part] for part in PARTS}
-        before = earlier["processor_seconds"]
+        earlier_seconds = earlier["processor_seconds"]
     with tempfile.TemporaryDirectory() as folder:
         for part in [options.only] if options.only else PARTS:
-            results[part] = measured(part, Path(folder), options)
+            results[part] = measure(part, Path(folder), options)
     results["machine"]["load_at_end"] = round(os.getloadavg()[0], 2)
-    results["processor_seconds"] = round(before + time.process_time() - began, 1)
+    results["processor_seconds"] = round(earlier_seconds + time.process_time() - began, 1)
     publish("federated", results, page(results), None if options.quick else options.out)
 
 
-def measured(part: str, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(part: str, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     if part == "starts":
         return starts(options.patients, options.seeds)
     if part == "exact":
         return [exactness(folder / f"exact-{rank}", rank, options.patients) for rank in options.ranks]
-    return [with_noise(folder / f"noise-{patients}", patients) for patients in options.noise_patients]
+    return [noise_cost(folder / f"noise-{patients}", patients) for patients in options.noise_patients]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="small and few; only printed")
-    parser.add_argument("--only", choices=PARTS, help="the other parts stay as they were today")
+    parser.add_argument("--quick", action="store_true", help="small sizes; print only")
+    parser.add_argument("--only", choices=PARTS, help="run one part and keep today's results of the others")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.patients = 360 if options.quick else 600
@@ -83,15 +83,15 @@ def arguments() -> argparse.Namespace:
 
 
 def hospitals(patients: int, **shape: Any) -> tuple[list[Cohort], Any]:
-    """Three hospitals whose patients have the same phenotypes in different shares."""
+    """Three hospitals with the same phenotypes and different case mixes."""
     cohort, truth = simulate.ehr(patients, random_state=0, **shape)
-    cohort = named(cohort)
+    cohort = with_names(cohort)
     order = np.argsort(truth.W.argmax(axis=1) + 3 * np.random.default_rng(0).random(patients))
     edges = np.linspace(0, patients, 4).astype(int)
     return [cohort[np.sort(order[first:last])] for first, last in pairwise(edges)], truth
 
 
-def named(cohort: Cohort) -> Cohort:
+def with_names(cohort: Cohort) -> Cohort:
     return Cohort(
         cohort.visits,
         cohort.offsets,
@@ -117,53 +117,53 @@ def pooled(cohorts: list[Cohort]) -> Cohort:
 def run(
     root: Path, cohorts: list[Cohort], settings: Settings, init: dict[str, Any], **step: Any
 ) -> list[Any]:
-    """A whole federated fit; what each `combine` said."""
+    """A complete federated fit; the report of each `combine`."""
     federated.init(root / "work", SITES, settings, **init)
-    said = []
-    while not said or said[-1].next != "done":
+    reports = []
+    while not reports or reports[-1].next != "done":
         for site, cohort in zip(SITES, cohorts, strict=True):
             federated.step(root / "work" / "exchange", cohort, site=site, state=root / site, **step)
-        said.append(federated.combine(root / "work"))
-    return said
+        reports.append(federated.combine(root / "work"))
+    return reports
 
 
 def exactness(root: Path, rank: int, patients: int) -> dict[str, Any]:
-    """Fifty rounds against fifty iterations of the pooled fit. Nothing is hidden, so that the data is the same."""
+    """Fifty rounds against fifty iterations of the pooled fit, without suppression, so that the data are equal."""
     cohorts, _ = hospitals(patients, rank=rank)
-    said = run(root, cohorts, Settings(rank=rank, max_rounds=50, tol=0.0), {}, fewest=1)
-    found = TASTE.load(said[-1].model)
-    whole = pooled(cohorts)
-    plain = TASTE(rank, init="random", max_iter=50, tol=0.0, random_state=0)
-    wanted = clone(plain).fit(whole)
-    shuffled = clone(plain).fit(whole[np.random.default_rng(1).permutation(len(whole))])
-    same = Fitted(same_shards(cohorts, found, rank))
-    rounds = [done for done in said if done.next in ("proposal", "closing")][1:]
+    reports = run(root, cohorts, Settings(rank=rank, max_rounds=50, tol=0.0), {}, min_cell_size=1)
+    model = TASTE.load(reports[-1].model)
+    everyone = pooled(cohorts)
+    estimator = TASTE(rank, init="random", max_iter=50, tol=0.0, random_state=0)
+    reference = clone(estimator).fit(everyone)
+    shuffled = clone(estimator).fit(everyone[np.random.default_rng(1).permutation(len(everyone))])
+    same = Fitted(same_shards(cohorts, model, rank))
+    rounds = [report for report in reports if report.next in ("step", "evaluate")][1:]
     return {
         "rank": rank,
-        "features": len(found.V_),
-        "static": len(found.F_),
+        "features": len(model.V_),
+        "static": len(model.F_),
         "patients": [len(c) for c in cohorts],
-        "apart": {
-            "the same shards": apart(found, same),
-            "pooled": apart(found, wanted),
-            "pooled, shuffled, from pooled": apart(shuffled, wanted),
+        "differences": {
+            "the same shards": differences(model, same),
+            "pooled": differences(model, reference),
+            "pooled, shuffled, from pooled": differences(shuffled, reference),
         },
-        "bytes_out": int(np.median([done.bytes_sent for done in rounds[:-1]])) // len(SITES),
-        "bytes_in": int(np.median([done.bytes_received for done in rounds])) // len(SITES),
+        "bytes_out": int(np.median([report.bytes_sent for report in rounds[:-1]])) // len(SITES),
+        "bytes_in": int(np.median([report.bytes_received for report in rounds])) // len(SITES),
     }
 
 
-def apart(mine: Any, theirs: Any) -> dict[str, float]:
-    """How far two fits are from each other."""
-    found = {"objective": float(np.max(np.abs(mine.loss_curve_ / theirs.loss_curve_ - 1)))}
+def differences(model: Any, reference: Any) -> dict[str, float]:
+    """Relative differences of two fits."""
+    result = {"objective": float(np.max(np.abs(model.loss_curve_ / reference.loss_curve_ - 1)))}
     for name in ("V_", "F_", "H_"):
-        one, other = getattr(mine, name), getattr(theirs, name)
-        found[name] = float(np.linalg.norm(one - other) / np.linalg.norm(other))
-    return found
+        factor, expected = getattr(model, name), getattr(reference, name)
+        result[name] = float(np.linalg.norm(factor - expected) / np.linalg.norm(expected))
+    return result
 
 
 class Shards:
-    """An engine over several shards, each added up by itself: what a pooled fit on the sites' shards is."""
+    """An engine over several shards, with one partial sum per shard: the pooled fit on the sites' shards."""
 
     def __init__(self, cohorts: list[Cohort], lam: float, rank: int) -> None:
         shards = [align(c, columns_of(c)) for c in cohorts]
@@ -176,8 +176,8 @@ class Shards:
             part.start(model)
 
     def step(self, model: Model, reach: float) -> Sums:
-        found = [part.step(model, reach) for part in self.parts]
-        return tree_reduce(found, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
+        sums = [part.step(model, reach) for part in self.parts]
+        return tree_reduce(sums, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
 
     def undo(self) -> None:
         for part in self.parts:
@@ -188,24 +188,24 @@ class Shards:
 
 
 class Fitted:
-    """A fit under the names of TASTE's attributes."""
+    """A fit with the attribute names of TASTE."""
 
     def __init__(self, fit: loop.Fit) -> None:
         self.H_, self.V_, self.F_ = fit.model
         self.loss_curve_ = np.array(fit.losses)
 
 
-def same_shards(cohorts: list[Cohort], like: TASTE, rank: int) -> loop.Fit:
-    engine, seed = Shards(cohorts, like.lam_eff_, rank), check_random_state(0).randint(2**31, size=1)[0]
+def same_shards(cohorts: list[Cohort], model: TASTE, rank: int) -> loop.Fit:
+    engine, seed = Shards(cohorts, model.lam_eff_, rank), check_random_state(0).randint(2**31, size=1)[0]
     shard = engine.parts[0].shard
-    model = init_model("random", shard, len(like.V_), rank, True, np.random.default_rng(seed))
+    start = init_model("random", shard, len(model.V_), rank, True, np.random.default_rng(seed))
     with one_blas_thread():
-        engine.start(model)
-        return loop.fit(engine, model, normalize=True, exact=False, max_iter=50, tol=0.0)
+        engine.start(start)
+        return loop.fit(engine, start, normalize=True, exact=False, max_iter=50, tol=0.0)
 
 
 def starts(patients: int, seeds: range) -> list[dict[str, Any]]:
-    """What the random start costs in objective against the NMF start, on cohorts that are pooled here."""
+    """Final objective of random starts compared with the NMF start, on pooled cohorts."""
     sets = {
         "simulate.ehr, ten phenotypes": (simulate.ehr(patients, random_state=1)[0], 10),
         "simulate.heart_failure, five phenotypes": (simulate.heart_failure(patients, random_state=1)[0], 5),
@@ -215,7 +215,7 @@ def starts(patients: int, seeds: range) -> list[dict[str, Any]]:
         sets["stored set, ten phenotypes"] = (Cohort(stored.visits, stored.offsets, stored.static), 10)
     rows = []
     for name, (cohort, rank) in sets.items():
-        ends = {
+        objectives = {
             kind: [
                 TASTE(rank, init=init, n_init=n, random_state=1000 + seed).fit(cohort).loss_curve_[-1]
                 for seed in seeds
@@ -226,26 +226,28 @@ def starts(patients: int, seeds: range) -> list[dict[str, Any]]:
                 ("best of 3 random", "random", 3),
             )
         }
-        best = min(min(values) for values in ends.values())
+        best = min(min(values) for values in objectives.values())
         rows.append(
             {
                 "set": name,
-                **{kind: [float(value / best - 1) for value in values] for kind, values in ends.items()},
+                **{
+                    kind: [float(value / best - 1) for value in values] for kind, values in objectives.items()
+                },
             }
         )
     return rows
 
 
-def with_noise(root: Path, patients: int) -> dict[str, Any]:
-    """Objective of the patients under the definitions found, and likeness to the truth, by the promise."""
+def noise_cost(root: Path, patients: int) -> dict[str, Any]:
+    """Objective under the fitted definitions, and similarity to the planted ones, by privacy budget."""
     shape = {"n_features": 100, "n_static": 15, "mean_visits": 15, "rank": 5}
     cohorts, truth = hospitals(patients, **shape)
-    whole = pooled(cohorts)
-    size = float(whole.visits.power(2).sum()) / patients
-    static_size = float(np.sum(whole.static**2)) / patients
-    exact = TASTE(5, init="random", random_state=0).fit(whole)
-    looked_at = whole[np.random.default_rng(0).permutation(patients)[:500]]
-    least = exact.project(looked_at).loss
+    everyone = pooled(cohorts)
+    size = float(everyone.visits.power(2).sum()) / patients
+    static_size = float(np.sum(everyone.static**2)) / patients
+    exact = TASTE(5, init="random", random_state=0).fit(everyone)
+    sample = everyone[np.random.default_rng(0).permutation(patients)[:500]]
+    exact_loss = exact.project(sample).loss
     settings = Settings(
         rank=5,
         max_rounds=ROUNDS_WITH_NOISE,
@@ -253,23 +255,25 @@ def with_noise(root: Path, patients: int) -> dict[str, Any]:
         patient_size=round(size),
         static_size=round(static_size),
     )
-    names = {"features": whole.feature_names.tolist(), "static": whole.static_names.tolist()}
+    names = {"features": everyone.feature_names.tolist(), "static": everyone.static_names.tolist()}
     rows = [
         {
             "epsilon": None,
-            "loudness": None,
+            "noise_multiplier": None,
             "loss": 0.0,
             "similarity": metrics.matched_similarity(exact.V_, truth.V),
         }
     ]
     for epsilon in (None, *EPSILONS):
-        how: dict[str, Any] = {"exact": True} if epsilon is None else {"epsilon": epsilon, "delta": DELTA}
-        model = TASTE.load(run(root / str(epsilon), cohorts, settings, names, **how)[-1].model)
+        budget: dict[str, Any] = {"exact": True} if epsilon is None else {"epsilon": epsilon, "delta": DELTA}
+        model = TASTE.load(run(root / str(epsilon), cohorts, settings, names, **budget)[-1].model)
         rows.append(
             {
                 "epsilon": epsilon or "no noise, clipped",
-                "loudness": None if epsilon is None else promise(epsilon, DELTA, ROUNDS_WITH_NOISE).loudness,
-                "loss": float(model.project(looked_at).loss / least - 1),
+                "noise_multiplier": None
+                if epsilon is None
+                else PrivacyBudget(epsilon, DELTA, ROUNDS_WITH_NOISE).noise_multiplier,
+                "loss": float(model.project(sample).loss / exact_loss - 1),
                 "similarity": metrics.matched_similarity(model.V_, truth.V),
             }
         )
@@ -284,8 +288,8 @@ def page(results: dict[str, Any]) -> str:
         "## Against the pooled fit",
         "Three simulated hospitals with different case mixes, 50 rounds, `tol=0`: largest relative difference of the "
         "objective over the rounds, relative difference of the factors at the end. “The same shards” is a fit in one "
-        "process whose shards are the hospitals; “pooled” is `TASTE.fit` on all records, which cuts its shards "
-        "elsewhere; for comparison two pooled fits of which one has its patients shuffled: what rounding alone does.",
+        "process whose shards are the hospitals; “pooled” is `TASTE.fit` on all records, which has other shard "
+        "boundaries; for comparison two pooled fits, one with its patients shuffled: the effect of rounding alone.",
         table(
             ["R", "patients", "against", "objective", "V", "F", "H"],
             [
@@ -293,13 +297,13 @@ def page(results: dict[str, Any]) -> str:
                     row["rank"],
                     " + ".join(map(str, row["patients"])),
                     against,
-                    *(f"{found[name]:.0e}" for name in ("objective", "V_", "F_", "H_")),
+                    *(f"{values[name]:.0e}" for name in ("objective", "V_", "F_", "H_")),
                 ]
                 for row in results["exact"]
-                for against, found in row["apart"].items()
+                for against, values in row["differences"].items()
             ],
         ),
-        "Bytes of one message to a site and of one answer, a round:",
+        "Bytes of one request and of one response:",
         table(
             ["R", "J", "P", "to a site", "from a site", "three sites, both ways"],
             [
@@ -314,8 +318,8 @@ def page(results: dict[str, Any]) -> str:
                 for row in results["exact"]
             ],
         ),
-        "## What the random start costs",
-        "Objective at the end above the lowest that any start of the table reached, median (worst) over "
+        "## The random start",
+        "Final objective relative to the lowest of any start in the table, median (worst) over "
         f"{len(results['starts'][0]['nmf'])} seeds.",
         table(
             ["", "NMF", "random", "best of 3 random"],
@@ -330,18 +334,18 @@ def page(results: dict[str, Any]) -> str:
                 for row in results["starts"]
             ],
         ),
-        "## What noise costs",
+        "## Noise",
         f"Three hospitals together, R = 5, J = 100, P = 15, {ROUNDS_WITH_NOISE} rounds, δ = {DELTA:g}, every site with "
-        "noise. Loss: objective of 500 patients under the definitions found, above that of the exact fit. Likeness: "
-        "mean cosine of matched columns of V with the planted ones. One run each: noise is chance.",
+        "noise. Loss: objective of 500 patients under the fitted definitions, relative to the exact fit. Similarity: "
+        "mean cosine of matched columns of V with the planted ones. One run each: noise is random.",
         *(
             f"**{part['patients']:,} patients**\n\n"
             + table(
-                ["ε", "z", "loss", "likeness"],
+                ["ε", "z", "loss", "similarity"],
                 [
                     [
                         "the exact fit" if row["epsilon"] is None else row["epsilon"],
-                        "" if row["loudness"] is None else f"{row['loudness']:.2f}",
+                        "" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.2f}",
                         f"+{row['loss']:.1%}",
                         f"{row['similarity']:.3f}",
                     ]

@@ -148,7 +148,7 @@ def test_the_demo_runs_from_the_installed_wheel(place):
 def test_the_doctor_finds_the_installed_wheel_well(place):
     record = json.loads(run(place / "env/bin/phenotaste", "doctor", "--quick", "--json", folder=place))
     assert record["works"] is True
-    assert {need["name"] for need in record["needs"]} >= {"numpy", "numba"}
+    assert {need["name"] for need in record["requirements"]} >= {"numpy", "numba"}
     assert set(record["extras"]) == set(PROJECT["optional-dependencies"]) - {"dev", "docs", "bench"}
 
 

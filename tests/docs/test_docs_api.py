@@ -54,9 +54,9 @@ PUBLIC = {
     "phenotaste.engines.threads": ["InMemory"],
     "phenotaste.engines.checkpoint": ["Checkpoint"],
     "phenotaste.plan": ["Plan", "plan"],
-    "phenotaste.federated": ["Combined", "Settings", "Stepped", "combine", "init", "status", "step"],
+    "phenotaste.federated": ["CombineReport", "Settings", "StepReport", "combine", "init", "status", "step"],
     "phenotaste.studies": ["Options", "run"],
-    "phenotaste.doctor": ["Examination", "bug_report", "examine"],
+    "phenotaste.doctor": ["DoctorReport", "bug_report", "examine"],
     "phenotaste.storage.tensors": ["read", "write"],
     "phenotaste.errors": ["InputError"],
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`phenotaste doctor`, `--version` and shell completion: true, quick, and without a trace of whose machine it is."""
+"""`phenotaste doctor`, `--version` and shell completion: correct, fast, and without data that identify the machine."""
 
 import json
 import os
@@ -13,23 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.cli.doctor import gpu_line, machine_lines, print_examination, trial_lines
-from phenotaste.doctor import bug_report, children, packages, probes
-from phenotaste.doctor.examination import Examination
-from phenotaste.doctor.packages import Extra, Need
+from phenotaste.cli.doctor import core_lines, gpu_line, machine_lines, print_report
+from phenotaste.doctor import bug_report, packages, probes
+from phenotaste.doctor.packages import Extra, Requirement
+from phenotaste.doctor.report import DoctorReport
 from phenotaste.runs import resources
 from phenotaste.runs.resources import Machine
 
 HEAVY = {"numpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "sklearn", "torch", "dask", "duckdb"}
-ROOMY = Machine(4, 4, None, 2**36, 2**35, 2**36)
-FINE = Need("numpy", "numpy>=2.0", "2.4.6", fits=True)
+AMPLE = Machine(4, 4, None, 2**36, 2**35, 2**36)
+SATISFIED = Requirement("numpy", "numpy>=2.0", "2.4.6", satisfied=True)
 
 
 def run(*arguments, path=None, **environment):
-    """The command as users have it; with `path`, as it finds only what lies there before everything else."""
+    """Run the command in a process; the folders in `path` come first on its module path."""
     changes = {name: str(value) for name, value in environment.items()}
-    places = [*map(str, path or []), *filter(None, [os.environ.get("PYTHONPATH")])]
-    changes |= {"PYTHONPATH": os.pathsep.join(places)}
+    folders = [*map(str, path or []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    changes |= {"PYTHONPATH": os.pathsep.join(folders)}
     return subprocess.run(
         [sys.executable, "-m", "phenotaste.cli", *arguments],
         capture_output=True,
@@ -39,18 +39,18 @@ def run(*arguments, path=None, **environment):
     )
 
 
-def found(**changes):
-    """An examination of a machine on which all is well, but for the changes."""
-    kernels = {"place": "package", "kept": True, "read": 7, "compiled": 0}
+def report(**changes):
+    """A report without problems, except for the changes."""
+    kernels = {"location": "package", "cached": True, "loaded": 7, "compiled": 0}
     parts = {
-        "report": [("phenotaste", "0")],
-        "machine": ROOMY,
-        "needs": [FINE],
+        "versions": [("phenotaste", "0")],
+        "machine": AMPLE,
+        "requirements": [SATISFIED],
         "core": {"state": "works", "kernels": kernels, "seconds": 0.1},
         "gpu": {"state": "cpu torch", "driver": False},
         "extras": [],
     }
-    return Examination(**parts | changes)
+    return DoctorReport(**parts | changes)
 
 
 @pytest.fixture(scope="module")
@@ -60,20 +60,20 @@ def record():
     return json.loads(done.stdout)
 
 
-def test_a_fit_is_tried_and_its_findings_are_true(record):
+def test_the_report_of_a_trial_fit(record):
     assert record["works"] is True
     assert record["core"]["state"] == "works"
-    assert record["core"]["kernels"]["read"] + record["core"]["kernels"]["compiled"] > 0
+    assert record["core"]["kernels"]["loaded"] + record["core"]["kernels"]["compiled"] > 0
     assert record["machine"]["cores"] == resources.available_cores()
     assert record["machine"]["memory"] > record["machine"]["memory_free"] > 0
     assert record["machine"]["disk_free"] > 0
-    assert {need["name"] for need in record["needs"]} >= {"numpy", "numba", "duckdb", "psycopg-binary"}
+    assert {need["name"] for need in record["requirements"]} >= {"numpy", "numba", "duckdb", "psycopg-binary"}
     assert record["versions"]["numpy"] == __import__("numpy").__version__
 
 
-def test_nothing_names_the_machine_its_users_or_their_folders(tmp_path):
-    """It goes into bug reports."""
-    home = tmp_path / "home of somebody"
+def test_the_output_identifies_neither_machine_nor_users_nor_folders(tmp_path):
+    """The output goes into bug reports."""
+    home = tmp_path / "private home"
     home.mkdir()
     settings = {"HOME": home, "TMPDIR": home, "NUMBA_CACHE_DIR": home / "kernels", "USER": "somebody"}
     texts = []
@@ -90,18 +90,18 @@ def test_nothing_names_the_machine_its_users_or_their_folders(tmp_path):
 @given(
     st.text(max_size=60), st.sampled_from(["/home/ann", "C:\\Users\\ann", "ann@host"]), st.text(max_size=60)
 )
-def test_messages_with_places_in_them_are_kept_back(before, place, after):
-    text = probes.told(OSError(f"{before}{place}{after}"))
+def test_error_messages_with_paths_are_not_reported(before, path, after):
+    text = probes.describe_error(OSError(f"{before}{path}{after}"))
     assert "/home" not in text
     assert "\\" not in text
     assert "@" not in text
     assert text.startswith("OSError")
 
 
-def test_the_first_sentence_of_other_messages_is_told():
+def test_the_first_sentence_of_other_messages_is_reported():
     error = RuntimeError("Found no NVIDIA driver on your system. Please check …\nsecond line")
-    assert probes.told(error) == "RuntimeError: Found no NVIDIA driver on your system"
-    assert probes.told(OSError()) == "OSError"
+    assert probes.describe_error(error) == "RuntimeError: Found no NVIDIA driver on your system"
+    assert probes.describe_error(OSError()) == "OSError"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_the_first_sentence_of_other_messages_is_told():
         (
             "raise OSError('/home/ann/lib/libcudart.so: no such file')",
             "broken torch",
-            "cannot be loaded (OSError)",
+            "cannot be imported (OSError)",
         ),
-        ("import os; os.kill(os.getpid(), 11)", "crashes", "crashes (stopped by signal 11)"),
+        ("import os; os.kill(os.getpid(), 11)", "crashes", "crashes (killed by signal 11)"),
         ("class version: cuda = None", "cpu torch", "built for the CPU only"),
         (
             "class version: cuda = '13.0'\nclass cuda:\n    is_available = lambda: False\n"
@@ -122,30 +122,30 @@ def test_the_first_sentence_of_other_messages_is_told():
         ),
     ],
 )
-def test_a_torch_that_does_not_work_is_told_plainly(tmp_path, monkeypatch, torch, state, sentence):
-    """A module of that name stands before the real one: there is no way to break CUDA where there is none."""
+def test_a_torch_that_does_not_work(tmp_path, monkeypatch, torch, state, sentence):
+    """A module of that name precedes the real one on the path, since tests run without CUDA."""
     (tmp_path / "torch.py").write_text(torch)
     monkeypatch.syspath_prepend(tmp_path)
-    answer = children.ask("gpu")
+    answer = probes.run_probe("gpu")
     assert answer["state"] == state
     assert sentence in gpu_line(answer)
     assert "ann" not in json.dumps(answer)
-    assert found(gpu=answer).works  # the core does, all the same
+    assert report(gpu=answer).works  # the core does not need torch
 
 
-def test_without_torch_its_extra_says_what_to_run():
-    needs = [Need("torch", "torch>=2.11", None, fits=False)]
-    advice = dict(found(extras=[Extra("gpu", "fits on a GPU", needs)]).advice)
+def test_without_torch_the_advice_is_to_install_it():
+    needs = [Requirement("torch", "torch>=2.11", None, satisfied=False)]
+    advice = dict(report(extras=[Extra("gpu", "fits on a GPU", needs)]).advice)
     assert advice == {"extra gpu": 'pip install "torch>=2.11" for fits on a GPU'}
     code = "import sys; sys.path[:] = [p for p in sys.path if not 'site-packages' in p];"
-    code += "from phenotaste.doctor import probes; print(probes.gpu()['state'])"
+    code += "from phenotaste.doctor import probes; print(probes.probe_gpu()['state'])"
     source = os.environ | {"PYTHONPATH": str(Path(packages.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=source)
     assert done.stdout == "no torch\n", done.stderr
     assert "torch is not installed" in gpu_line({"state": "no torch", "driver": False})
 
 
-def test_a_core_that_cannot_be_loaded_is_one_line_and_status_1(tmp_path):
+def test_a_core_that_cannot_be_imported_is_one_line_and_status_1(tmp_path):
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.3 or less')")
     done = run("doctor", path=[tmp_path])
     assert done.returncode == 1
@@ -154,25 +154,25 @@ def test_a_core_that_cannot_be_loaded_is_one_line_and_status_1(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
+def test_a_missing_module_is_named(tmp_path, monkeypatch):
     (tmp_path / "numba.py").write_text("import nothing_like_this")
     monkeypatch.syspath_prepend(tmp_path)
-    answer = children.ask("load")
+    answer = probes.run_probe("import")
     assert answer == {"state": "missing", "error": "the module nothing_like_this is missing"}
-    assert not found(core=answer).works
+    assert not report(core=answer).works
 
 
-def test_kernels_without_a_place_to_be_kept(tmp_path, monkeypatch):
-    """What numba says when neither the package's folder nor the user's can be written to."""
+def test_no_writable_folder_for_kernels(tmp_path, monkeypatch):
+    """The error of numba where neither the package's folder nor the user's is writable."""
     words = "cannot cache function 'f': no locator available for file '/home/ann/x.py'"
     (tmp_path / "numba.py").write_text(f"raise RuntimeError({words!r})")
     monkeypatch.syspath_prepend(tmp_path)
-    answer = children.ask("load")
-    assert trial_lines(answer) == [("Core", "no cache: there is no folder to keep compiled kernels in")]
-    assert "export NUMBA_CACHE_DIR=FOLDER" in dict(found(core=answer).advice)["kernels"]
+    answer = probes.run_probe("import")
+    assert core_lines(answer) == [("Core", "no cache: there is no writable folder for compiled kernels")]
+    assert "export NUMBA_CACHE_DIR=FOLDER" in dict(report(core=answer).advice)["kernels"]
 
 
-def test_a_fit_that_goes_wrong_is_told(monkeypatch):
+def test_a_failing_trial_fit_is_reported(monkeypatch):
     from phenotaste import TASTE
 
     fit = TASTE.fit
@@ -182,99 +182,106 @@ def test_a_fit_that_goes_wrong_is_told(monkeypatch):
         return self
 
     monkeypatch.setattr(TASTE, "fit", rising)
-    assert probes.fitted("cpu") == {"state": "wrong", "error": "the objective does not fall"}
+    assert probes.trial_fit("cpu") == {"state": "wrong", "error": "the objective does not decrease"}
     monkeypatch.setattr(TASTE, "fit", lambda self, cohort: 1 / 0)
-    assert probes.fitted("cpu")["state"] == "broken"
-    assert not found(core=probes.fitted("cpu")).works
+    assert probes.trial_fit("cpu")["state"] == "broken"
+    assert not report(core=probes.trial_fit("cpu")).works
 
 
-def test_a_trial_that_hangs_ends(monkeypatch):
-    monkeypatch.setattr(children, "BEGIN", "import time; time.sleep(60)")
-    assert children.ask("core", seconds=0.5)["state"] == "hangs"
-    monkeypatch.setattr(children, "BEGIN", "print('no record')")
-    assert children.ask("core")["state"] == "crashes"
+def test_a_probe_that_hangs_is_stopped(monkeypatch):
+    monkeypatch.setattr(probes, "SCRIPT", "import time; time.sleep(60)")
+    assert probes.run_probe("core", timeout=0.5)["state"] == "hangs"
+    monkeypatch.setattr(probes, "SCRIPT", "print('no record')")
+    assert probes.run_probe("core")["state"] == "crashes"
 
 
-def test_each_thing_that_is_wrong_has_a_line_of_advice_and_nothing_else_has():
-    missing = Need("scipy", "scipy>=1.13", None, fits=False)
-    old = Need("pyarrow", "pyarrow>=17", "16.0", fits=False)
-    assert found().works
-    assert found().advice == []
-    assert found(needs=[FINE, missing, old]).advice == [
+def test_each_problem_has_one_line_of_advice():
+    missing = Requirement("scipy", "scipy>=1.13", None, satisfied=False)
+    old = Requirement("pyarrow", "pyarrow>=17", "16.0", satisfied=False)
+    assert report().works
+    assert report().advice == []
+    assert report(requirements=[SATISFIED, missing, old]).advice == [
         ("installation", 'pip install "scipy>=1.13" "pyarrow>=17"')
     ]
-    assert not found(needs=[missing]).works
-    assert found(needs=[old]).works  # pip would not have it so, but the fit was tried
-    assert found(needs=None).advice[0][0] == "installation"
-    assert found(core={"state": "broken", "error": "x"}).advice[0][0] == "core"
-    share = found(machine=ROOMY._replace(cpu_quota=1.5)).advice
-    assert share == [("cores", "use --threads 1: the container gives no more time than that")]
-    assert "--plan" in dict(found(machine=ROOMY._replace(memory_free=2**30)).advice)["memory"]
-    assert "TMPDIR" in dict(found(machine=ROOMY._replace(disk_free=None)).advice)["disk"]
+    assert not report(requirements=[missing]).works
+    assert report(requirements=[old]).works  # an old version is not an error where the fit works
+    assert report(requirements=None).advice[0][0] == "installation"
+    assert report(core={"state": "broken", "error": "x"}).advice[0][0] == "core"
+    quota = report(machine=AMPLE._replace(cpu_quota=1.5)).advice
+    assert quota == [("cores", "use --threads 1: the container allows no more CPU time")]
+    assert "--plan" in dict(report(machine=AMPLE._replace(memory_free=2**30)).advice)["memory"]
+    assert "TMPDIR" in dict(report(machine=AMPLE._replace(disk_free=None)).advice)["disk"]
     for state in ("cpu torch", "no gpu", "broken torch", "broken", "hangs", "wrong"):
         gpu = {"state": state, "driver": True, "error": "x"}
-        assert len(found(gpu=gpu).advice) == 1, state
-    assert found(gpu={"state": "no gpu", "driver": False, "error": "x"}).advice == []
+        assert len(report(gpu=gpu).advice) == 1, state
+    assert report(gpu={"state": "no gpu", "driver": False, "error": "x"}).advice == []
     works = {"state": "works", "name": "H200", "memory": 2**37, "memory_free": 2**36, "driver": True}
-    assert found(gpu=works).advice == []
+    assert report(gpu=works).advice == []
     assert gpu_line(works) == "H200, 64.0 GiB of 128.0 GiB free; a small fit works"
 
 
-def test_what_is_printed(capsys):
-    missing = Need("torch", "torch>=2.11", None, fits=False)
-    old = Need("pyarrow", "pyarrow>=17", "16.0", fits=False)
-    print_examination(
-        found(needs=[FINE, old], extras=[Extra("gpu", "fits", [missing]), Extra("dask", "", [FINE])])
+def test_the_printed_report(capsys):
+    missing = Requirement("torch", "torch>=2.11", None, satisfied=False)
+    old = Requirement("pyarrow", "pyarrow>=17", "16.0", satisfied=False)
+    print_report(
+        report(
+            requirements=[SATISFIED, old],
+            extras=[Extra("gpu", "fits", [missing]), Extra("dask", "", [SATISFIED])],
+        )
     )
     text = capsys.readouterr().out
     assert "phenotaste works here." in text
-    assert "pyarrow 16.0, pyarrow>=17 is needed" in text
+    assert "pyarrow 16.0, pyarrow>=17 is required" in text
     assert "gpu             not ready: torch is missing" in text
     assert "dask            ready: numpy 2.4.6" in text
     assert 'extra gpu       pip install "torch>=2.11" for fits' in text
-    assert machine_lines(ROOMY._replace(cores=2, cpu_quota=0.5))[0] == (
+    assert machine_lines(AMPLE._replace(cores=2, cpu_quota=0.5))[0] == (
         "Cores",
-        "2 of 4, for 0.5 cores' worth of time",
+        "2 of 4, limited to the CPU time of 0.5 cores",
     )
-    kernels = {"place": "user", "kept": False, "read": 0, "compiled": 3}
-    assert "none yet" in trial_lines({"state": "works", "kernels": kernels})[0][1]
-    assert "just now" in trial_lines({"state": "works", "kernels": kernels, "seconds": 1.0})[0][1]
+    kernels = {"location": "user", "cached": False, "loaded": 0, "compiled": 3}
+    assert "none compiled yet" in core_lines({"state": "works", "kernels": kernels})[0][1]
+    assert "just now" in core_lines({"state": "works", "kernels": kernels, "seconds": 1.0})[0][1]
 
 
-def test_extras_are_those_of_the_metadata_and_each_says_what_it_is_for():
+def test_extras_are_those_of_the_metadata_and_have_a_purpose():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    users = set(project["optional-dependencies"]) - set(packages.FOR_DEVELOPERS)
+    users = set(project["optional-dependencies"]) - set(packages.DEVELOPER_EXTRAS)
     assert users == set(packages.PURPOSES)
     gpu = next(extra for extra in packages.extras() if extra.name == "gpu")
-    assert [need.wanted for need in gpu.needs] == ["torch>=2.11"]
-    assert not {need.name for need in gpu.needs} & {need.name for need in packages.core_needs() or []}
+    assert [need.specifier for need in gpu.requirements] == ["torch>=2.11"]
+    assert not {need.name for need in gpu.requirements} & {
+        need.name for need in packages.core_requirements() or []
+    }
 
 
-def test_needs_are_held_against_what_is_installed(tmp_path, monkeypatch):
-    """Metadata of made-up packages, as an installer would have left them."""
+def test_requirements_are_compared_with_installed_versions(tmp_path, monkeypatch):
+    """Metadata of simulated packages, as an installer writes them."""
     for name, version, lines in (
         (
-            "made-up",
+            "simulated",
             "1.0",
             ["old>=2", "new>=1,<3", "gone>=1; extra == 'more'", "never; python_version < '3'"],
         ),
         ("old", "1.9", []),
         ("new", "2.0rc1", []),
-        ("with-inner", "1.0", ["made-up[more]"]),
+        ("with-inner", "1.0", ["simulated[more]"]),
     ):
         folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
         needs = "".join(f"Requires-Dist: {line}\n" for line in lines)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
     monkeypatch.syspath_prepend(tmp_path)
-    fits = {need.name: (need.version, need.fits) for need in packages.needs_of("made-up", "")}
+    fits = {need.name: (need.version, need.satisfied) for need in packages.requirements_of("simulated", "")}
     assert fits == {"old": ("1.9", False), "new": ("2.0rc1", True)}
-    assert packages.needs_of("made-up", "more") == [Need("gone", "gone>=1", None, fits=False)]
-    assert {need.name for need in packages.needs_of("with-inner", "")} == {"made-up", "gone"}
+    assert packages.requirements_of("simulated", "more") == [
+        Requirement("gone", "gone>=1", None, satisfied=False)
+    ]
+    assert {need.name for need in packages.requirements_of("with-inner", "")} == {"simulated", "gone"}
 
 
-def test_memory_and_time_of_a_container(tmp_path, monkeypatch):
-    """The files of Linux, made up: the smallest limit on the way up counts."""
+def test_memory_and_cpu_limits_of_a_container(tmp_path, monkeypatch):
+    """Simulated files of Linux: the smallest limit among the ancestors applies."""
     inner = tmp_path / "system.slice" / "job"
     inner.mkdir(parents=True)
     (tmp_path / "own").write_text("1:name=systemd:/x\n0::/system.slice/job\n")
@@ -290,8 +297,8 @@ def test_memory_and_time_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(f"{2**31}\n")
     (tmp_path / "cpu.max").write_text("200000 100000\n")
     assert resources.machine()[2:5] == (1.5, 2**30, 2**29)
-    monkeypatch.setattr(resources, "MEMINFO", tmp_path / "nowhere")
-    monkeypatch.setattr(resources, "OWN_CGROUP", tmp_path / "nowhere")
+    monkeypatch.setattr(resources, "MEMINFO", tmp_path / "missing")
+    monkeypatch.setattr(resources, "OWN_CGROUP", tmp_path / "missing")
     assert resources.machine().memory  # of sysconf
     assert resources.cpu_quota() is None
 
@@ -303,15 +310,15 @@ def test_cores_are_those_a_fit_would_use(monkeypatch, threads):
 
 
 def test_running_from_source_without_being_installed(monkeypatch):
-    monkeypatch.setattr(packages, "installed", lambda name: None)
+    monkeypatch.setattr(packages, "installed_version", lambda name: None)
     assert packages.extras() == []
-    assert packages.core_needs() == [Need("packaging", "packaging", None, fits=False)]
-    monkeypatch.setattr(packages, "installed", lambda name: "1" if name == "packaging" else None)
-    assert packages.core_needs() is None
+    assert packages.core_requirements() == [Requirement("packaging", "packaging", None, satisfied=False)]
+    monkeypatch.setattr(packages, "installed_version", lambda name: "1" if name == "packaging" else None)
+    assert packages.core_requirements() is None
     assert dict(bug_report())["numpy"] == "not installed"
 
 
-def test_the_version_is_what_a_bug_report_needs_and_loads_nothing():
+def test_version_prints_what_a_bug_report_needs_and_imports_nothing_heavy():
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "phenotaste.cli", "--version"],
         capture_output=True,
@@ -326,12 +333,12 @@ def test_the_version_is_what_a_bug_report_needs_and_loads_nothing():
 
 
 def imported(listing):
-    """The modules in what `-X importtime` writes."""
+    """The modules in the output of `-X importtime`."""
     return {line.split("|")[-1].strip() for line in listing.splitlines() if line.startswith("import time:")}
 
 
 def test_completion_in_a_shell(tmp_path):
-    """Bash itself, with what the command shows it: the words it would offer."""
+    """Run bash with the completion script, and read the completions it offers."""
     script = (
         "phenotaste() { '" + sys.executable + '\' -m phenotaste.cli "$@"; }; export -f phenotaste;'
         'eval "$(phenotaste --show-completion; true)";'
@@ -339,7 +346,7 @@ def test_completion_in_a_shell(tmp_path):
         "COMP_WORDS=($WORDS); COMP_CWORD=$((${#COMP_WORDS[@]} - 1));"
         "_phenotaste_completion phenotaste; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    # The words are completed by the command itself, which the function finds by its name.
+    # Bash calls the command by name to complete words.
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "phenotaste").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m phenotaste.cli "$@"\n')
@@ -351,7 +358,7 @@ def test_completion_in_a_shell(tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_loads_nothing_heavy(shell):
+def test_completion_imports_nothing_heavy(shell):
     settings = {
         "_PHENOTASTE_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": "phenotaste fit --solver ",

@@ -1,4 +1,4 @@
-"""Hospitals fit together what they would fit from their pooled records, and nobody learns more than sums."""
+"""A federated fit equals the fit of the pooled records, and only sums over patients are sent."""
 
 import json
 import os
@@ -22,45 +22,47 @@ from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings, messages
 
 
-def relative(mine, theirs):
-    return np.linalg.norm(mine - theirs) / np.linalg.norm(theirs)
+def relative_difference(actual, expected):
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
 
 
-def pool_of(model, cohorts):
+def pooled_cohort(model, cohorts):
     static = [] if model.static_names_in_ is None else model.static_names_in_.tolist()
     return pooled(cohorts, model.feature_names_in_.tolist(), static)
 
 
-def check_equal(found, wanted):
-    assert found.n_iter_ == wanted.n_iter_
-    np.testing.assert_allclose(found.loss_curve_, wanted.loss_curve_, rtol=1e-10)
+def check_equal(actual, expected):
+    assert actual.n_iter_ == expected.n_iter_
+    np.testing.assert_allclose(actual.loss_curve_, expected.loss_curve_, rtol=1e-10)
     for name in ("V_", "H_", "F_"):
-        if getattr(wanted, name) is not None:
-            assert relative(getattr(found, name), getattr(wanted, name)) < 1e-8, name
-    assert found.outcome_ == wanted.outcome_
-    assert found.lam_eff_ == pytest.approx(wanted.lam_eff_, rel=1e-12)
-    assert found.rmse_ == pytest.approx(wanted.rmse_, rel=1e-9)
-    assert found.cpi_ == pytest.approx(wanted.cpi_, rel=1e-9)
-    assert relative(found.score_totals_, wanted.score_totals_) < 1e-8
-    assert (found.n_patients_, found.n_visits_) == (wanted.n_patients_, wanted.n_visits_)
+        if getattr(expected, name) is not None:
+            assert relative_difference(getattr(actual, name), getattr(expected, name)) < 1e-8, name
+    assert actual.outcome_ == expected.outcome_
+    assert actual.lam_eff_ == pytest.approx(expected.lam_eff_, rel=1e-12)
+    assert actual.rmse_ == pytest.approx(expected.rmse_, rel=1e-9)
+    assert actual.cpi_ == pytest.approx(expected.cpi_, rel=1e-9)
+    assert relative_difference(actual.score_totals_, expected.score_totals_) < 1e-8
+    assert (actual.n_patients_, actual.n_visits_) == (expected.n_patients_, expected.n_visits_)
 
 
-def test_three_hospitals_find_what_their_pooled_records_would_give(tmp_path):
+def test_a_federated_fit_equals_the_pooled_fit(tmp_path):
     cohorts = hospitals()
     shares = np.array(
         [c.visits.toarray().sum(axis=0)[:15] / c.visits.sum() for c in (cohorts[0], cohorts[2])]
     )
-    assert np.abs(shares[0] - shares[1]).max() > 0.02  # the case mixes do differ
+    assert np.abs(shares[0] - shares[1]).max() > 0.02  # the case mixes differ
     done = run(tmp_path, cohorts, Settings(rank=3, max_rounds=50, tol=0.0, seed=5))
-    found = TASTE.load(done.model)
-    assert "own" in found.feature_names_in_
-    assert "rare" not in found.feature_names_in_
-    wanted = TASTE(3, init="random", max_iter=50, tol=0.0, random_state=5).fit(pool_of(found, cohorts))
-    check_equal(found, wanted)
+    fitted = TASTE.load(done.model)
+    assert "own" in fitted.feature_names_in_
+    assert "rare" not in fitted.feature_names_in_
+    expected = TASTE(3, init="random", max_iter=50, tol=0.0, random_state=5).fit(
+        pooled_cohort(fitted, cohorts)
+    )
+    check_equal(fitted, expected)
 
 
 class Hospitals:
-    """An engine over the hospitals' records in one process, each hospital added up by itself."""
+    """An engine over the hospitals' records in one process, with one partial sum per hospital."""
 
     def __init__(self, cohorts, lam, rank):
         self.parts = []
@@ -71,8 +73,8 @@ class Hospitals:
         self.weights = weights
 
     def step(self, model, reach):
-        found = [part.step(model, reach) for part in self.parts]
-        return tree_reduce(found, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
+        sums = [part.step(model, reach) for part in self.parts]
+        return tree_reduce(sums, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
 
     def undo(self):
         for part in self.parts:
@@ -82,54 +84,54 @@ class Hospitals:
         return Scored(*map(np.concatenate, zip(*(part.score(model) for part in self.parts), strict=True)))
 
 
-def test_on_the_same_shards_the_factors_are_equal_to_the_bit(tmp_path):
-    """Also with far more phenotypes than visits, where a pooled fit, added up in another order, drifts away."""
+def test_on_the_same_shards_the_factors_are_bitwise_equal(tmp_path):
+    """Also with far more phenotypes than visits, where a pooled fit, summed in another order, drifts by rounding."""
     cohorts, rank = hospitals(plain=True, n_static=2), 12
-    done = run(tmp_path, cohorts, Settings(rank=rank, max_rounds=20, tol=0.0, seed=3), fewest=1)
-    found = TASTE.load(done.model)
-    engine = Hospitals(cohorts, found.lam_eff_, rank)
+    done = run(tmp_path, cohorts, Settings(rank=rank, max_rounds=20, tol=0.0, seed=3), min_cell_size=1)
+    fitted = TASTE.load(done.model)
+    engine = Hospitals(cohorts, fitted.lam_eff_, rank)
     seed = np.random.RandomState(3).randint(2**31, size=1)[0]
     shard, rng = engine.parts[0].shard, np.random.default_rng(seed)
-    model = init_model("random", shard, len(found.V_), rank, True, rng)
+    model = init_model("random", shard, len(fitted.V_), rank, True, rng)
     with one_blas_thread():
         for part in engine.parts:
             part.start(model)
-        wanted = loop.fit(engine, model, normalize=True, exact=False, max_iter=20, tol=0.0)
-    for mine, theirs in zip((found.H_, found.V_, found.F_), wanted.model, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    np.testing.assert_allclose(found.loss_curve_, wanted.losses, rtol=1e-14)
+        expected = loop.fit(engine, model, normalize=True, exact=False, max_iter=20, tol=0.0)
+    for actual, wanted in zip((fitted.H_, fitted.V_, fitted.F_), expected.model, strict=True):
+        np.testing.assert_array_equal(actual, wanted)
+    np.testing.assert_allclose(fitted.loss_curve_, expected.losses, rtol=1e-14)
 
 
-def test_several_starts_and_the_exact_solver_are_those_of_the_pooled_fit(tmp_path):
+def test_several_starts_and_the_exact_solver_equal_the_pooled_fit(tmp_path):
     cohorts = hospitals(seed=1, plain=True)
     settings = Settings(rank=3, n_init=3, max_rounds=60, tol=3e-3, seed=2, solver="bpp")
     done = run(tmp_path, cohorts, settings)
-    found = TASTE.load(done.model)
-    wanted = TASTE(3, init="random", n_init=3, max_iter=60, tol=3e-3, random_state=2, solver="bpp")
-    check_equal(found, wanted.fit(pool_of(found, cohorts)))
-    assert found.outcome_ == "converged"
+    fitted = TASTE.load(done.model)
+    expected = TASTE(3, init="random", n_init=3, max_iter=60, tol=3e-3, random_state=2, solver="bpp")
+    check_equal(fitted, expected.fit(pooled_cohort(fitted, cohorts)))
+    assert fitted.outcome_ == "converged"
     history = json.loads((done.model / "federation.json").read_text())["rounds"]
-    sizes = [entry["bytes_received"] for entry in history if entry["asked"] == "proposal"]
-    assert len(set(sizes)) > 1  # starts that are finished are asked for no more
+    sizes = [entry["bytes_received"] for entry in history if entry["kind"] == "step"]
+    assert len(set(sizes)) > 1  # finished starts are not requested again
 
 
-def test_without_static_facts_and_with_absolute_weights(tmp_path):
+def test_no_static_features_and_absolute_weights(tmp_path):
     cohorts = hospitals(n_static=0, plain=True)[:2]
     done = run(tmp_path, cohorts, Settings(rank=2, max_rounds=8, tol=0.0, weights="absolute", mu=5.0))
-    found = TASTE.load(done.model)
-    assert found.F_ is None
-    wanted = TASTE(2, init="random", max_iter=8, tol=0.0, weights="absolute", mu=5.0, random_state=0)
-    check_equal(found, wanted.fit(pool_of(found, cohorts)))
+    fitted = TASTE.load(done.model)
+    assert fitted.F_ is None
+    expected = TASTE(2, init="random", max_iter=8, tol=0.0, weights="absolute", mu=5.0, random_state=0)
+    check_equal(fitted, expected.fit(pooled_cohort(fitted, cohorts)))
 
 
-def test_a_step_that_raises_the_objective_is_taken_back_at_every_site(tmp_path):
+def test_a_step_that_raises_the_objective_is_undone_at_every_site(tmp_path):
     cohorts = hospitals(seed=4)
     done = run(tmp_path, cohorts, Settings(rank=3, max_rounds=22, tol=0.0, seed=1, mu=0.05))
     history = json.loads((done.model / "federation.json").read_text())["rounds"]
     assert any(entry.get("undone") for entry in history)
-    found = TASTE.load(done.model)
-    wanted = TASTE(3, init="random", max_iter=22, tol=0.0, random_state=1, mu=0.05)
-    check_equal(found, wanted.fit(pool_of(found, cohorts)))
+    fitted = TASTE.load(done.model)
+    expected = TASTE(3, init="random", max_iter=22, tol=0.0, random_state=1, mu=0.05)
+    check_equal(fitted, expected.fit(pooled_cohort(fitted, cohorts)))
 
 
 def test_a_round_of_forty_phenotypes_takes_less_than_a_megabyte(tmp_path):
@@ -143,13 +145,13 @@ def test_a_round_of_forty_phenotypes_takes_less_than_a_megabyte(tmp_path):
     )
     federated.init(tmp_path / "work", NAMES, Settings(rank=40))
     for _ in range(2):
-        steps = round_of_steps(tmp_path, [c, c, c], fewest=1)
+        steps = round_of_steps(tmp_path, [c, c, c], min_cell_size=1)
         done = federated.combine(tmp_path / "work")
     assert 100_000 < sum(step.bytes_sent for step in steps) == done.bytes_received
     assert done.bytes_received + done.bytes_sent < 1_000_000
 
 
-def test_the_model_scores_every_patient_and_holds_none(tmp_path):
+def test_the_model_scores_patients_and_stores_none(tmp_path):
     cohorts = hospitals()
     done = run(tmp_path, cohorts, Settings(rank=2, max_rounds=4))
     model = TASTE.load(done.model)
@@ -160,7 +162,7 @@ def test_the_model_scores_every_patient_and_holds_none(tmp_path):
     assert len(model.phenotypes()) > 0
 
 
-def test_what_a_site_keeps_is_private_and_gone_at_the_end(tmp_path):
+def test_a_sites_state_is_private_and_its_courses_are_deleted_at_the_end(tmp_path):
     cohorts = hospitals()[:2]
     federated.init(tmp_path / "work", NAMES[:2], Settings(rank=2, max_rounds=2))
     rounds = 0
@@ -173,10 +175,10 @@ def test_what_a_site_keeps_is_private_and_gone_at_the_end(tmp_path):
         if federated.combine(tmp_path / "work").next == "done":
             break
     assert rounds == 4
-    assert max(path.stat().st_size for path in files) < 8 * cohorts[0].n_visits * 2  # no courses any more
+    assert max(path.stat().st_size for path in files) < 8 * cohorts[0].n_visits * 2  # no courses left
 
 
-def test_messages_have_the_size_of_the_model_not_of_the_patients(tmp_path):
+def test_the_size_of_messages_does_not_depend_on_the_number_of_patients(tmp_path):
     one, many = (
         hospitals(sizes=(120, 120, 120), plain=True)[0],
         hospitals(sizes=(600, 120, 120), plain=True)[0],
@@ -188,12 +190,12 @@ def test_messages_have_the_size_of_the_model_not_of_the_patients(tmp_path):
         federated.combine(tmp_path / "work")
 
 
-def test_the_commands_in_processes_of_their_own(tmp_path):
+def test_the_commands_in_separate_processes(tmp_path):
     cohorts, names = hospitals()[:2], NAMES[:2]
     for name, c in zip(names, cohorts, strict=True):
         c.save(tmp_path / f"cohort-{name}")
 
-    def phenotaste(*arguments, wanted=0):
+    def phenotaste(*arguments, status=0):
         done = subprocess.run(
             [sys.executable, "-m", "phenotaste.cli", *map(str, arguments)],
             capture_output=True,
@@ -202,30 +204,30 @@ def test_the_commands_in_processes_of_their_own(tmp_path):
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             check=False,
         )
-        assert done.returncode == wanted, done.stderr
+        assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
-        return done.stderr if wanted else json.loads(done.stdout) if "--json" in arguments else done.stdout
+        return done.stderr if status else json.loads(done.stdout) if "--json" in arguments else done.stdout
 
     command = ("federated", "init", "work", "--sites", "north,south", "--rank", 2, "--max-rounds", 1)
-    begun = phenotaste(*command, "--exchange", "post", "--json")
-    assert begun["message"].endswith("round-0000.safetensors")
-    said = phenotaste("federated", "init", "other", "--sites", "north,south", "--exchange", "letters")
-    assert "federated step letters COHORT" in said
-    assert "federated combine other --exchange letters" in said
+    started = phenotaste(*command, "--exchange", "post", "--json")
+    assert started["message"].endswith("round-0000.safetensors")
+    text = phenotaste("federated", "init", "other", "--sites", "north,south", "--exchange", "letters")
+    assert "federated step letters COHORT" in text
+    assert "federated combine other --exchange letters" in text
 
     def step(name):
         return phenotaste(
             "federated", "step", "post", f"cohort-{name}", "--site", name, "--state", name, "--json"
         )
 
-    for number, following in enumerate(("proposal", "closing", "done")):
+    for number, next_kind in enumerate(("step", "evaluate", "done")):
         with ThreadPoolExecutor(2) as pool:
-            answers = list(pool.map(step, names))
-        assert {answer["round"] for answer in answers} == {number}
+            steps = list(pool.map(step, names))
+        assert {report["round"] for report in steps} == {number}
         done = phenotaste("federated", "combine", "work", "--exchange", "post", "--json")
-        assert (done["next"], done["round"]) == (following, number)
-        assert done["bytes_received"] == sum(answer["bytes_sent"] for answer in answers)
-    assert "has answered" in phenotaste(
+        assert (done["next"], done["round"]) == (next_kind, number)
+        assert done["bytes_received"] == sum(report["bytes_sent"] for report in steps)
+    assert "has responded" in phenotaste(
         *(
             "federated",
             "step",
@@ -236,7 +238,7 @@ def test_the_commands_in_processes_of_their_own(tmp_path):
             "--state",
             "north",
         ),
-        wanted=1,
+        status=1,
     )
     assert phenotaste("federated", "status", "work", "--json")["phase"] == "done"
     phenotaste("score", "work/model", "cohort-south", "--out", "scores.parquet")
@@ -245,7 +247,7 @@ def test_the_commands_in_processes_of_their_own(tmp_path):
     np.testing.assert_array_equal(TASTE.load(reference.model).V_, TASTE.load(tmp_path / "work" / "model").V_)
 
 
-def test_no_patient_identifier_and_no_value_of_one_patient_is_in_a_message(tmp_path):
+def test_messages_hold_no_patient_identifiers_and_no_per_patient_arrays(tmp_path):
     cohorts = hospitals()
     ids = [f"patient-{k:06d}-secret" for k in range(len(cohorts[0]))]
     c = Cohort(
@@ -259,7 +261,7 @@ def test_no_patient_identifier_and_no_value_of_one_patient_is_in_a_message(tmp_p
     federated.init(tmp_path / "work", ["north"], Settings(rank=2, max_rounds=1))
     while True:
         step = federated.step(tmp_path / "work" / "exchange", c, site="north", state=tmp_path / "north")
-        content = step.answer.read_bytes()
+        content = step.response.read_bytes()
         assert b"secret" not in content
         assert all(len(c) not in array.shape for array in messages.unpack(content, "").arrays.values())
         if federated.combine(tmp_path / "work").next == "done":

@@ -1,4 +1,4 @@
-"""Sites that come late, lose their state, are killed in the middle, or should not send anything at all."""
+"""Sites that are late, lose their state, are killed, or must not send anything."""
 
 import json
 import os
@@ -24,23 +24,23 @@ def begin(root, **settings):
     return root / "work" / "exchange"
 
 
-def test_the_same_message_gets_the_same_bytes_and_the_same_answers_the_same_message(tmp_path):
+def test_repeated_steps_and_combines_write_the_same_bytes(tmp_path):
     post = begin(tmp_path)
     for number in range(3):
-        first = [done.answer.read_bytes() for done in round_of_steps(tmp_path, COHORTS)]
+        first = [done.response.read_bytes() for done in round_of_steps(tmp_path, COHORTS)]
         again = round_of_steps(tmp_path, COHORTS)
-        assert all(done.again for done in again)
-        assert [done.answer.read_bytes() for done in again] == first
+        assert all(done.repeated for done in again)
+        assert [done.response.read_bytes() for done in again] == first
         files = [post / messages.file_name(number, name) for name in NAMES]
-        following = combine(tmp_path / "work", files).message
-        content = following.read_bytes()
-        following.unlink()
+        request = combine(tmp_path / "work", files).message
+        content = request.read_bytes()
+        request.unlink()
         repeated = combine(tmp_path / "work", files)
-        assert repeated.again
+        assert repeated.repeated
         assert repeated.message.read_bytes() == content
 
 
-def test_a_late_site_is_waited_for_or_left_out_and_may_come_back(tmp_path):
+def test_a_late_site_is_required_or_excluded_and_may_return(tmp_path):
     begin(tmp_path, max_rounds=30)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
@@ -48,61 +48,61 @@ def test_a_late_site_is_waited_for_or_left_out_and_may_come_back(tmp_path):
         late = 3 <= number <= 5
         round_of_steps(tmp_path, COHORTS[:2] if late else COHORTS)
         if late:
-            with pytest.raises(InputError, match="east has not answered round"):
+            with pytest.raises(InputError, match="east has not responded in round"):
                 combine(tmp_path / "work")
-        done = combine(tmp_path / "work", without=["east"] if late else [])
-        assert done.left_out == (("east",) if late else ())
-    assert status(tmp_path / "work")["left_out"] == {"east": [3, 4, 5]}
+        done = combine(tmp_path / "work", exclude=["east"] if late else [])
+        assert done.excluded == (("east",) if late else ())
+    assert status(tmp_path / "work")["excluded"] == {"east": [3, 4, 5]}
     round_of_steps(tmp_path, COHORTS)
     model = combine(tmp_path / "work").model
     history = json.loads((model / "federation.json").read_text())
-    assert history["left_out"] == {"east": [3, 4, 5]}
+    assert history["excluded"] == {"east": [3, 4, 5]}
     fitted = TASTE.load(model)
     patients = [entry["patients"] for entry in history["rounds"]]
     assert patients[4] == patients[2] - len(COHORTS[2])
     assert fitted.n_patients_ == sum(map(len, COHORTS))
-    # It ends where a fit without the gap ends, though not on the same way.
+    # It ends where a fit without the gap ends, though on another path.
     static = fitted.static_names_in_.tolist()
-    whole = TASTE(2, init="random", max_iter=60, tol=0.0, random_state=0)
-    whole.fit(pooled(COHORTS, fitted.feature_names_in_.tolist(), static))
-    assert fitted.loss_curve_[-1] == pytest.approx(whole.loss_curve_[-1], rel=2e-3)
-    falls = np.diff(fitted.loss_curve_[7:])
-    assert (falls <= 1e-9 * fitted.loss_curve_[-1]).all()  # once all are back, it never rises again
+    complete = TASTE(2, init="random", max_iter=60, tol=0.0, random_state=0)
+    complete.fit(pooled(COHORTS, fitted.feature_names_in_.tolist(), static))
+    assert fitted.loss_curve_[-1] == pytest.approx(complete.loss_curve_[-1], rel=2e-3)
+    changes = np.diff(fitted.loss_curve_[7:])
+    assert (changes <= 1e-9 * fitted.loss_curve_[-1]).all()  # once all have returned, it never rises
 
 
-def test_an_answer_that_comes_after_the_round_does_no_harm(tmp_path):
+def test_a_response_of_an_earlier_round_is_refused_or_ignored(tmp_path):
     post = begin(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
     round_of_steps(tmp_path, COHORTS)
-    combine(tmp_path / "work", without=["east"])  # east has answered, but its file did not arrive
+    combine(tmp_path / "work", exclude=["east"])  # east has responded, but its file did not arrive
     round_of_steps(tmp_path, COHORTS)
     with pytest.raises(InputError, match="of round 1"):
         combine(tmp_path / "work", [post / messages.file_name(1, "east"), post])
     assert combine(tmp_path / "work").sites == NAMES
 
 
-def test_everybody_or_an_unknown_site_cannot_be_left_out(tmp_path):
+def test_all_sites_or_an_unknown_one_cannot_be_excluded(tmp_path):
     begin(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     with pytest.raises(InputError, match="nothing to combine"):
-        combine(tmp_path / "work", without=NAMES)
+        combine(tmp_path / "work", exclude=NAMES)
     with pytest.raises(InputError, match="not among the sites"):
-        combine(tmp_path / "work", without=["west"])
+        combine(tmp_path / "work", exclude=["west"])
 
 
-def test_a_site_that_lost_its_state_or_missed_the_beginning_starts_its_courses_anew(tmp_path):
+def test_a_site_that_lost_its_state_or_missed_the_join_restarts_its_courses(tmp_path):
     post = begin(tmp_path)
     round_of_steps(tmp_path, COHORTS[:2])
-    combine(tmp_path / "work", without=["east"])  # the dictionary is agreed on without it
+    combine(tmp_path / "work", exclude=["east"])  # the columns are fixed without it
     losses = []
     for number in range(1, 7):
         if number == 4:
             for path in sorted((tmp_path / "north").rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
         round_of_steps(tmp_path, COHORTS)
-        fresh = messages.read(post / messages.file_name(number, "north")).record["fresh"]
-        assert fresh == (number == 4)
+        cold_start = messages.read(post / messages.file_name(number, "north")).header["cold_start"]
+        assert cold_start == (number == 4)
         losses.append(combine(tmp_path / "work").objective)
     assert not any(entry for entry in status_history(tmp_path) if 4 in entry.get("undone", ()))
     assert all(np.isfinite(losses))
@@ -116,7 +116,7 @@ def status_history(root):
     return json.loads((root / "work" / "coordinator" / "manifest.json").read_text())["meta"]["history"]
 
 
-def test_a_site_that_lost_its_state_before_the_closing_look_projects(tmp_path):
+def test_a_site_that_lost_its_state_before_the_evaluation_projects(tmp_path):
     begin(tmp_path, max_rounds=3)
     for _ in range(4):
         round_of_steps(tmp_path, COHORTS)
@@ -144,7 +144,7 @@ def test_a_site_that_lost_its_state_before_the_closing_look_projects(tmp_path):
         ),
     ],
 )
-def test_who_cannot_take_part_sends_nothing(tmp_path, cohort, words):
+def test_a_site_that_cannot_take_part_sends_nothing(tmp_path, cohort, words):
     post = begin(tmp_path)
     with pytest.raises(InputError, match=words):
         step(post, cohort, site="north", state=tmp_path / "north")
@@ -152,37 +152,43 @@ def test_who_cannot_take_part_sends_nothing(tmp_path, cohort, words):
     assert len(list(post.iterdir())) == 1
 
 
-def test_a_site_may_ask_for_more_patients_than_the_coordinator_but_not_for_fewer_unasked(tmp_path):
-    post = begin(tmp_path, minimum_patients=20)
+def test_the_larger_minimum_of_site_and_coordinator_applies(tmp_path):
+    post = begin(tmp_path, min_patients=20)
     few = COHORTS[0][:60]
     with pytest.raises(InputError, match="fewer than 100 patients"):
         step(post, few, site="north", state=tmp_path / "north")
-    assert step(post, few, site="north", state=tmp_path / "north", minimum_patients=50).patients == 60
+    assert step(post, few, site="north", state=tmp_path / "north", min_patients=50).patients == 60
     with pytest.raises(InputError, match="fewer than 500 patients"):
-        step(post, COHORTS[1], site="south", state=tmp_path / "south", minimum_patients=500)
+        step(post, COHORTS[1], site="south", state=tmp_path / "south", min_patients=500)
 
 
-def test_other_patients_in_a_later_round_are_refused(tmp_path):
-    """The difference of two sums would be the sums of those who came or went."""
+def test_another_cohort_in_a_later_round_is_refused(tmp_path):
+    """The difference of two sums would be the sums of the patients who were added or removed."""
     begin(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
-    with pytest.raises(InputError, match="not the cohort"):
+    with pytest.raises(InputError, match="not the cohort of the earlier rounds"):
         step(tmp_path / "work" / "exchange", COHORTS[0][1:], site="north", state=tmp_path / "north")
     with pytest.raises(InputError, match="cannot change"):
-        step(tmp_path / "work" / "exchange", COHORTS[0], site="north", state=tmp_path / "north", fewest=1)
+        step(
+            tmp_path / "work" / "exchange",
+            COHORTS[0],
+            site="north",
+            state=tmp_path / "north",
+            min_cell_size=1,
+        )
     with pytest.raises(InputError, match="folder of its own"):
         step(tmp_path / "work" / "exchange", COHORTS[0], site="south", state=tmp_path / "north")
 
 
-def test_a_damaged_state_is_refused_and_one_that_is_not_ours_is_left_alone(tmp_path):
+def test_a_damaged_state_is_refused_and_a_foreign_folder_is_not_changed(tmp_path):
     post = begin(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
-    reply = next((tmp_path / "north" / "site").glob("reply*"))
-    content = bytearray(reply.read_bytes())
+    response = next((tmp_path / "north" / "site").glob("response*"))
+    content = bytearray(response.read_bytes())
     content[-1] ^= 1
-    reply.write_bytes(content)
+    response.write_bytes(content)
     with pytest.raises(InputError, match="checksum"):
         step(post, COHORTS[0], site="north", state=tmp_path / "north")
     (tmp_path / "letters").mkdir()
@@ -196,7 +202,7 @@ def test_a_damaged_state_is_refused_and_one_that_is_not_ours_is_left_alone(tmp_p
         combine(tmp_path / "letters")
 
 
-def test_two_steps_at_once_are_kept_apart(tmp_path):
+def test_concurrent_steps_are_refused(tmp_path):
     fcntl = pytest.importorskip("fcntl")
     post = begin(tmp_path)
     (tmp_path / "north").mkdir()
@@ -210,7 +216,7 @@ def test_two_steps_at_once_are_kept_apart(tmp_path):
     assert step(post, COHORTS[0], site="north", state=tmp_path / "north").round == 0
 
 
-WHOLE_FIT = """
+FIT_SCRIPT = """
 from phenotaste.federated import combine, step
 print("ready", flush=True)
 while True:
@@ -221,38 +227,34 @@ while True:
 """
 
 
-def killed(tmp_path, after):
-    """A process that would go on to the end, killed so many seconds after it begins to work."""
+def kill_fit(tmp_path, seconds):
+    """Run the fit in a process and kill it after this number of seconds."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WHOLE_FIT.format(names=NAMES)], cwd=tmp_path, stdout=subprocess.PIPE
+        [sys.executable, "-c", FIT_SCRIPT.format(names=NAMES)], cwd=tmp_path, stdout=subprocess.PIPE
     )
     assert process.stdout.readline() == b"ready\n"
-    time.sleep(after)
+    time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_kills_at_any_moment_change_nothing(tmp_path, kills):
+def test_kills_do_not_change_the_result(tmp_path, kills):
     for name, c in zip(NAMES, COHORTS, strict=True):
         c.save(tmp_path / f"cohort-{name}")
-    chance = random.Random(kills)
+    rng = random.Random(kills)
     begin(tmp_path, max_rounds=12)
-    hit = sum(killed(tmp_path, chance.random()) for _ in range(kills))
-    assert hit
-    mine, theirs = (TASTE.load(finished(root)) for root in (tmp_path, begun_again(tmp_path / "calm")))
-    np.testing.assert_array_equal(mine.V_, theirs.V_)
-    np.testing.assert_array_equal(mine.loss_curve_, theirs.loss_curve_)
-    assert mine.rmse_ == theirs.rmse_
+    killed = sum(kill_fit(tmp_path, rng.random()) for _ in range(kills))
+    assert killed
+    begin(tmp_path / "undisturbed", max_rounds=12)
+    actual, expected = (TASTE.load(finish(root)) for root in (tmp_path, tmp_path / "undisturbed"))
+    np.testing.assert_array_equal(actual.V_, expected.V_)
+    np.testing.assert_array_equal(actual.loss_curve_, expected.loss_curve_)
+    assert actual.rmse_ == expected.rmse_
 
 
-def begun_again(root):
-    begin(root, max_rounds=12)
-    return root
-
-
-def finished(root):
+def finish(root):
     while True:
         round_of_steps(root, COHORTS)
         done = combine(root / "work")
@@ -260,14 +262,14 @@ def finished(root):
             return done.model
 
 
-def test_a_kill_before_the_message_is_written_is_mended_by_the_same_command(tmp_path):
-    """The one moment between keeping the state and writing the message, made by hand."""
+def test_after_a_kill_before_the_request_is_written_combine_writes_it(tmp_path):
+    """Simulates a kill between saving the state and writing the request."""
     post = begin(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     done = combine(tmp_path / "work")
     content = done.message.read_bytes()
     done.message.unlink()
-    assert combine(tmp_path / "work").again
+    assert combine(tmp_path / "work").repeated
     assert (post / "round-0001.safetensors").read_bytes() == content
-    with pytest.raises(InputError, match="not answered round 1"):
+    with pytest.raises(InputError, match="not responded in round 1"):
         combine(tmp_path / "work")

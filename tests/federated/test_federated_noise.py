@@ -1,4 +1,4 @@
-"""Noise on a site's sums: the promise is the one that is stated, no patient moves the sums by more than the clip."""
+"""Differential privacy: the accounting is right, and no patient changes the sums by more than the clip."""
 
 import json
 import math
@@ -15,46 +15,46 @@ from phenotaste.core.records import Model, Sums, Weights
 from phenotaste.engines.threads import Threads
 from phenotaste.errors import InputError
 from phenotaste.factorization import patient_weights
-from phenotaste.federated import Settings, combine, init, messages, noise, status, step
+from phenotaste.federated import Settings, combine, init, messages, privacy, status, step
 
 COHORTS = hospitals(plain=True)
 FEATURES = COHORTS[0].feature_names.tolist()
 STATIC = COHORTS[0].static_names.tolist()
-LOUD = Settings(rank=3, max_rounds=4, noise=True, patient_size=60.0, static_size=2.0)
+NOISY = Settings(rank=3, max_rounds=4, noise=True, patient_size=60.0, static_size=2.0)
 
 
-def test_the_accountant_by_hand():
+def test_accounting_against_hand_computed_values():
     # ln(1/1e-5) = 11.512925; ρ = 0.5: 0.5 + 2 √(0.5 · 11.512925) = 0.5 + 2 · 2.399263 = 5.298526
-    assert noise.epsilon(0.5, 1e-5) == pytest.approx(5.298526, abs=1e-6)
+    assert privacy.epsilon_from_rho(0.5, 1e-5) == pytest.approx(5.298526, abs=1e-6)
     # ρ = 0.02, δ = 1e-6: ln = 13.815511; 0.02 + 2 √0.27631 = 0.02 + 1.051305 = 1.071305
-    assert noise.epsilon(0.02, 1e-6) == pytest.approx(1.071305, abs=1e-6)
+    assert privacy.epsilon_from_rho(0.02, 1e-6) == pytest.approx(1.071305, abs=1e-6)
     # ε = 1, δ = 1e-5: √ρ = √12.512925 − √11.512925 = 3.537361 − 3.393070 = 0.144291, ρ = 0.020820
-    assert noise.budget(1.0, 1e-5) == pytest.approx(0.020820, abs=1e-6)
+    assert privacy.rho_from_epsilon(1.0, 1e-5) == pytest.approx(0.020820, abs=1e-6)
     # 50 rounds of it: z = √(50 / (2 · 0.020820)) = √1200.77 = 34.652
-    assert noise.promise(1.0, 1e-5, 50).loudness == pytest.approx(34.652, abs=2e-3)
+    assert privacy.PrivacyBudget(1.0, 1e-5, 50).noise_multiplier == pytest.approx(34.652, abs=2e-3)
 
 
 @given(st.floats(0.01, 100), st.floats(1e-12, 0.1), st.integers(1, 1000))
-def test_all_rounds_together_spend_what_was_promised_and_some_rounds_less(epsilon, delta, rounds):
-    promise = noise.promise(epsilon, delta, rounds)
-    assert promise.spent(rounds) == pytest.approx(epsilon, rel=1e-6)
-    assert promise.spent(0) == 0.0
-    spent = [promise.spent(n) for n in range(rounds + 1)]
+def test_all_rounds_together_spend_the_budget_and_fewer_rounds_less(epsilon, delta, rounds):
+    budget = privacy.PrivacyBudget(epsilon, delta, rounds)
+    assert budget.spent(rounds) == pytest.approx(epsilon, rel=1e-6)
+    assert budget.spent(0) == 0.0
+    spent = [budget.spent(n) for n in range(rounds + 1)]
     assert np.all(np.diff(spent) > 0)
 
 
 @pytest.mark.parametrize(
-    "wrong", [(0, 1e-5, 3), (-1, 1e-5, 3), (math.nan, 1e-5, 3), (1, 0, 3), (1, 0.9, 3), (1, 1e-5, 0)]
+    "values", [(0, 1e-5, 3), (-1, 1e-5, 3), (math.nan, 1e-5, 3), (1, 0, 3), (1, 0.9, 3), (1, 1e-5, 0)]
 )
-def test_a_promise_of_nothing_is_refused(wrong):
+def test_an_invalid_budget_is_refused(values):
     with pytest.raises(InputError):
-        noise.promise(*wrong)
+        privacy.PrivacyBudget(*values)
 
 
-def engine_of(c, chosen):
+def new_engine(c, settings):
     aligned = align(c, columns_of(c))
-    mu = patient_weights(chosen.mu, chosen.weights, aligned.norms, chosen.rank)
-    return Threads(aligned.shard, Weights(0.3, mu), chosen.rank, n_jobs=1)
+    mu = patient_weights(settings.mu, settings.weights, aligned.norms, settings.rank)
+    return Threads(aligned.shard, Weights(0.3, mu), settings.rank, n_jobs=1)
 
 
 def some_model(rng, chosen):
@@ -64,16 +64,16 @@ def some_model(rng, chosen):
 
 
 def clipped_sums(c, model, chosen):
-    engine = engine_of(c, chosen)
+    engine = new_engine(c, chosen)
     engine.start(model)
-    return noise.clipped_step(engine, model, chosen), engine
+    return privacy.clipped_step(engine, model, chosen), engine
 
 
 def test_without_a_bound_clipped_sums_are_the_sums():
     chosen = Settings(rank=3, noise=True, patient_size=60.0, clip=1e12)
     model = some_model(np.random.default_rng(0), chosen)
     found, engine = clipped_sums(COHORTS[0], model, chosen)
-    other = engine_of(COHORTS[0], chosen)
+    other = new_engine(COHORTS[0], chosen)
     other.start(model)
     wanted = other.step(model)
     for mine, theirs in zip(found, wanted, strict=True):
@@ -83,22 +83,22 @@ def test_without_a_bound_clipped_sums_are_the_sums():
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 3.0]), st.sampled_from([1.0, 60.0, 1e4]))
-def test_no_patient_moves_the_sums_by_more_than_the_clip(seed, clip, size):
+def test_no_patient_changes_the_sums_by_more_than_the_clip(seed, clip, size):
     rng = np.random.default_rng(seed)
     chosen = Settings(rank=3, noise=True, patient_size=size, static_size=2.0, clip=clip)
-    model, who = some_model(rng, chosen), rng.integers(40)
+    model, removed = some_model(rng, chosen), rng.integers(40)
     with_all, _ = clipped_sums(COHORTS[0][:40], model, chosen)
-    without, _ = clipped_sums(COHORTS[0][[k for k in range(40) if k != who]], model, chosen)
-    moved = math.sqrt(
+    without, _ = clipped_sums(COHORTS[0][[k for k in range(40) if k != removed]], model, chosen)
+    change = math.sqrt(
         sum(
             float(np.sum(((a - b) / scale) ** 2))
-            for a, b, scale in zip(with_all, without, noise.scales(chosen), strict=True)
+            for a, b, scale in zip(with_all, without, privacy.addend_scales(chosen), strict=True)
         )
     )
-    assert 0 < moved <= clip * (1 + 1e-9)
+    assert 0 < change <= clip * (1 + 1e-9)
 
 
-def test_the_noise_has_the_size_that_the_promise_needs_and_is_new_every_time():
+def test_the_noise_has_the_right_scale_and_is_drawn_anew():
     sums = Sums(
         np.zeros((40, 40)),
         np.zeros((300, 40)),
@@ -108,8 +108,8 @@ def test_the_noise_has_the_size_that_the_promise_needs_and_is_new_every_time():
         np.zeros(4),
     )
     chosen = Settings(rank=40, noise=True, patient_size=60.0, static_size=2.0, clip=0.5)
-    one, two = (noise.with_noise(sums, chosen, 7.0) for _ in range(2))
-    for name, part, scale in zip(Sums._fields[:5], one, noise.scales(chosen), strict=False):
+    one, two = (privacy.add_noise(sums, chosen, 7.0) for _ in range(2))
+    for name, part, scale in zip(Sums._fields[:5], one, privacy.addend_scales(chosen), strict=False):
         assert np.std(part) == pytest.approx(7.0 * 0.5 * float(scale), rel=0.1), name
         assert abs(np.mean(part)) < 0.2 * np.std(part), name
     np.testing.assert_array_equal(one.UU, one.UU.T)
@@ -119,21 +119,21 @@ def test_the_noise_has_the_size_that_the_promise_needs_and_is_new_every_time():
 
 
 @given(st.integers(0, 10**6), st.floats(0.1, 10))
-def test_repaired_grams_have_no_direction_below_the_noise(seed, floor):
+def test_projected_grams_have_no_eigenvalue_below_the_noise(seed, floor):
     rng = np.random.default_rng(seed)
-    noisy = noise.mirrored(rng.standard_normal((5, 5)) * 3)
+    noisy = privacy.symmetric(rng.standard_normal((5, 5)) * 3)
     sums = Sums(
         noisy, rng.standard_normal((4, 5)), noisy, rng.standard_normal((2, 5)), noisy, rng.standard_normal(4)
     )
-    fixed = noise.repaired(sums, Sums(*(np.array(floor) for _ in range(5)), np.ones(4)))
-    assert np.linalg.eigvalsh(fixed.UU)[0] >= floor * math.sqrt(5) * (1 - 1e-9)
-    assert min(fixed.XU.min(), fixed.AW.min(), fixed.scalars.min()) >= 0
-    sound = noisy @ noisy.T + 100 * np.eye(5)
-    np.testing.assert_allclose(noise.lifted(sound, floor), sound, rtol=1e-9)
+    projected = privacy.project_sums(sums, Sums(*(np.array(floor) for _ in range(5)), np.ones(4)))
+    assert np.linalg.eigvalsh(projected.UU)[0] >= floor * math.sqrt(5) * (1 - 1e-9)
+    assert min(projected.XU.min(), projected.AW.min(), projected.scalars.min()) >= 0
+    definite = noisy @ noisy.T + 100 * np.eye(5)
+    np.testing.assert_allclose(privacy.raise_eigenvalues(definite, floor), definite, rtol=1e-9)
 
 
-def test_a_whole_fit_with_noise(tmp_path):
-    init(tmp_path / "work", NAMES, LOUD, features=FEATURES, static=STATIC)
+def test_a_complete_fit_with_noise(tmp_path):
+    init(tmp_path / "work", NAMES, NOISY, features=FEATURES, static=STATIC)
     rounds, spent = 0, []
     while True:
         done = round_of_steps(tmp_path, COHORTS[:2], NAMES[:2], epsilon=20.0)
@@ -146,80 +146,80 @@ def test_a_whole_fit_with_noise(tmp_path):
         rounds += 1
         if combined.next == "done":
             break
-    assert rounds == 1 + LOUD.max_rounds  # no closing look: its figures would be exact
+    assert rounds == 1 + NOISY.max_rounds  # no evaluation: its figures would be exact
     assert spent[0] == 0.0
     assert spent[-1] == pytest.approx(20.0)
     assert np.all(np.diff(spent) > 0)
     assert status(tmp_path / "north")["epsilon_spent"] == pytest.approx(20.0)
-    assert status(tmp_path / "north")["starts"] == 0  # no courses are kept
+    assert status(tmp_path / "north")["starts"] == 0  # no courses are stored
     fitted = TASTE.load(combined.model)
     assert np.isnan(fitted.rmse_)
     assert fitted.feature_patients_ is None
     assert fitted.transform(COHORTS[0]).shape == (len(COHORTS[0]), 3)
-    promises = json.loads((combined.model / "federation.json").read_text())["noise"]
-    assert set(promises) == {"north", "south"}
-    assert promises["north"]["epsilon"] == 20.0
-    assert promises["north"]["rounds"] == LOUD.max_rounds
+    noise = json.loads((combined.model / "federation.json").read_text())["noise"]
+    assert set(noise) == {"north", "south"}
+    assert noise["north"]["epsilon"] == 20.0
+    assert noise["north"]["rounds"] == NOISY.max_rounds
 
 
-def test_with_noise_the_first_answer_tells_nothing_but_counts_and_noise_is_drawn_once(tmp_path):
-    init(tmp_path / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
+def test_with_noise_the_join_response_holds_the_patient_count_only_and_noise_is_drawn_once(tmp_path):
+    init(tmp_path / "work", ["north"], NOISY, features=FEATURES, static=STATIC)
     post, here = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
-    first = messages.read(step(post, COHORTS[0], epsilon=5.0, **here).answer)
+    first = messages.read(step(post, COHORTS[0], epsilon=5.0, **here).response)
     assert first.arrays == {}
-    assert "features" not in first.record
-    assert first.record["visits"] == 0  # exact, it would be about patients too
+    assert "features" not in first.header
+    assert first.header["visits"] == 0  # an exact number would be about patients
     combine(tmp_path / "work")
     one = step(post, COHORTS[0], **here)
-    content = one.answer.read_bytes()
+    content = one.response.read_bytes()
     again = step(post, COHORTS[0], **here)
-    assert again.answer.read_bytes() == content
+    assert again.response.read_bytes() == content
     assert again.epsilon == one.epsilon > 0
-    with pytest.raises(InputError, match="another promise"):
+    with pytest.raises(InputError, match="another epsilon or delta"):
         step(post, COHORTS[0], epsilon=9.0, **here)
 
 
-def test_with_noise_nothing_depends_on_how_many_patients_have_a_code(tmp_path):
-    """Whether there is an eleventh is about a patient: rare codes are noisy like all others, and not hidden."""
+def test_with_noise_rare_codes_are_not_suppressed(tmp_path):
+    """Suppression depends on exact counts: with noise, rare codes get noise like all others instead."""
     c = hospitals()[2]
     names = c.feature_names.tolist()
-    init(tmp_path / "work", ["east"], LOUD, features=names, static=STATIC)
+    init(tmp_path / "work", ["east"], NOISY, features=names, static=STATIC)
     post, here = tmp_path / "work" / "exchange", {"site": "east", "state": tmp_path / "east"}
     step(post, c, exact=True, **here)
     combine(tmp_path / "work")
-    sums = messages.read(step(post, c, **here).answer).arrays["XU.0"]
+    sums = messages.read(step(post, c, **here).response).arrays["XU.0"]
     assert sums[names.index("rare")].any()
 
 
-def test_with_noise_nobody_gets_exact_figures_by_asking_for_a_closing_look(tmp_path):
-    init(tmp_path / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
+def test_with_noise_a_request_for_evaluation_is_refused(tmp_path):
+    init(tmp_path / "work", ["north"], NOISY, features=FEATURES, static=STATIC)
     post, here = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
     step(post, COHORTS[0], epsilon=5.0, **here)
-    proposal = messages.read(combine(tmp_path / "work").message)
-    record = {name: value for name, value in proposal.record.items() if name not in ("format", "version")}
+    request = messages.read(combine(tmp_path / "work").message)
+    header = {name: value for name, value in request.header.items() if name not in ("format", "version")}
     (post / "round-0002.safetensors").write_bytes(
-        messages.pack({**record, "kind": "closing", "round": 2}, proposal.arrays)
+        messages.pack({**header, "kind": "evaluate", "round": 2}, request.arrays)
     )
-    with pytest.raises(InputError, match="no coordinator would"):
+    with pytest.raises(InputError, match="no coordinator writes"):
         step(post, COHORTS[0], **here)
 
 
-def test_the_site_has_to_say_what_it_wants(tmp_path):
-    init(tmp_path / "loud" / "work", ["north"], LOUD, features=FEATURES, static=STATIC)
-    init(tmp_path / "calm" / "work", ["north"], Settings(rank=2))
+def test_the_site_has_to_choose_a_budget_or_exact_sums(tmp_path):
+    init(tmp_path / "noisy" / "work", ["north"], NOISY, features=FEATURES, static=STATIC)
+    init(tmp_path / "exact" / "work", ["north"], Settings(rank=2))
     here = {"site": "north", "state": tmp_path / "north"}
     with pytest.raises(InputError, match="--epsilon"):
-        step(tmp_path / "loud" / "work" / "exchange", COHORTS[0], **here)
+        step(tmp_path / "noisy" / "work" / "exchange", COHORTS[0], **here)
     with pytest.raises(InputError, match="--epsilon"):
-        step(tmp_path / "loud" / "work" / "exchange", COHORTS[0], epsilon=1.0, exact=True, **here)
+        step(tmp_path / "noisy" / "work" / "exchange", COHORTS[0], epsilon=1.0, exact=True, **here)
     with pytest.raises(InputError, match="without noise"):
-        step(tmp_path / "calm" / "work" / "exchange", COHORTS[0], epsilon=1.0, **here)
+        step(tmp_path / "exact" / "work" / "exchange", COHORTS[0], epsilon=1.0, **here)
     assert not (tmp_path / "north").exists()
 
 
-def test_what_noise_needs_beforehand(tmp_path):
-    with pytest.raises(InputError, match="features have to be given"):
-        init(tmp_path / "work", ["north"], LOUD)
+def test_settings_that_noise_requires(tmp_path):
+    with pytest.raises(InputError, match="features must be given in advance"):
+        init(tmp_path / "work", ["north"], NOISY)
     with pytest.raises(InputError, match="n_init=1"):
         Settings(noise=True, patient_size=9.0, n_init=2)
     with pytest.raises(InputError, match="patient_size"):

@@ -1,4 +1,4 @@
-"""Hospitals for tests of federated fits: different patients, different case mixes, columns of their own."""
+"""Simulated hospitals for tests of federated fits: different patients, case mixes and columns."""
 
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ NAMES = ("north", "south", "east")
 def hospitals(sizes=(130, 170, 110), n_features=16, n_static=5, rank=3, seed=0, plain=False):
     """Cohorts whose patients have the same phenotypes in different shares.
 
-    Unless `plain`, the second lacks a feature and has its columns in another order, and the last has a code of its own
-    that 20 patients have, and one that 4 have.
+    Unless `plain`, the second lacks a feature and has its columns in another order, and the last has one more code that
+    20 patients have, and one that 4 have.
     """
     c, truth = simulate.ehr(
         2 * sum(sizes),
@@ -34,11 +34,11 @@ def hospitals(sizes=(130, 170, 110), n_features=16, n_static=5, rank=3, seed=0, 
     rng = np.random.default_rng(seed)
     order = np.argsort(truth.W.argmax(axis=1) + 1.5 * rng.random(len(c)))
     edges = np.cumsum([0, *sizes])
-    found = [c[np.sort(order[first:last])] for first, last in pairwise(edges)]
+    cohorts = [c[np.sort(order[first:last])] for first, last in pairwise(edges)]
     if not plain:
-        found[1] = with_columns(found[1], rng.permutation(n_features)[1:])
-        found[2] = with_codes(found[2], {"own": 20, "rare": 4}, rng)
-    return found
+        cohorts[1] = with_columns(cohorts[1], rng.permutation(n_features)[1:])
+        cohorts[2] = with_codes(cohorts[2], {"own": 20, "rare": 4}, rng)
+    return cohorts
 
 
 def with_columns(c, columns):
@@ -52,12 +52,12 @@ def with_columns(c, columns):
 
 
 def with_codes(c, codes, rng):
-    """New codes, each at the first visits of so many patients."""
-    more = np.zeros((c.n_visits, len(codes)))
+    """Add codes, each at the first visit of this number of patients."""
+    added = np.zeros((c.n_visits, len(codes)))
     for j, count in enumerate(codes.values()):
-        more[c.offsets[rng.choice(len(c), count, replace=False)], j] = 2.0
+        added[c.offsets[rng.choice(len(c), count, replace=False)], j] = 2.0
     return Cohort(
-        sparse.hstack([c.visits, sparse.csr_array(more)]).tocsr(),
+        sparse.hstack([c.visits, sparse.csr_array(added)]).tocsr(),
         c.offsets,
         c.static,
         feature_names=[*c.feature_names, *codes],
@@ -65,19 +65,19 @@ def with_codes(c, codes, rng):
     )
 
 
-def pooled(cohorts, features, static, fewest=11):
-    """All hospitals in one cohort: by hand, code by code, without what each has of too few patients."""
+def pooled(cohorts, features, static, min_cell_size=11):
+    """All hospitals in one cohort, computed code by code, without the columns that each suppresses."""
     X, A, counts = [], [], []
     for c in cohorts:
         dense, own = c.visits.toarray(), np.zeros((c.n_visits, len(features)))
         owner = np.repeat(np.arange(len(c)), np.diff(c.offsets))
         for j, name in enumerate(c.feature_names.tolist()):
-            if len(np.unique(owner[dense[:, j] > 0])) >= fewest:
+            if len(np.unique(owner[dense[:, j] > 0])) >= min_cell_size:
                 own[:, features.index(name)] = dense[:, j]
         facts = np.zeros((len(c), len(static)))
         for p, name in enumerate([] if c.static is None else c.static_names.tolist()):
             having = int(np.sum(c.static[:, p] > 0))
-            if having >= fewest and not 0 < len(c) - having < fewest:
+            if having >= min_cell_size and not 0 < len(c) - having < min_cell_size:
                 facts[:, static.index(name)] = c.static[:, p]
         X.append(own)
         A.append(facts)
@@ -93,7 +93,7 @@ def pooled(cohorts, features, static, fewest=11):
 
 
 def run(root, cohorts, settings, names=NAMES, **options):
-    """A whole federated fit in `root`; returns what the last `combine` said."""
+    """A complete federated fit in `root`; returns the last report of `combine`."""
     names = names[: len(cohorts)]
     federated.init(root / "work", names, settings)
     while True:
@@ -104,7 +104,7 @@ def run(root, cohorts, settings, names=NAMES, **options):
 
 
 def round_of_steps(root, cohorts, names=NAMES, **options):
-    """Every site answers the newest message."""
+    """Every site responds to the newest request."""
     return [
         federated.step(root / "work" / "exchange", c, site=name, state=root / name, **options)
         for name, c in zip(names, cohorts, strict=False)

@@ -1,4 +1,4 @@
-"""`phenotaste federated`: hospitals that may not pool their records fit one model together."""
+"""`phenotaste federated`: one model of several hospitals that may not pool their records."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,14 +9,14 @@ from phenotaste.cli.options import CohortFolder, Json, Seed, SolverChoice, Threa
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
-    from phenotaste.federated import Combined, Stepped
+    from phenotaste.federated import CombineReport, StepReport
 
-LARGEST_LIST = 16 * 2**20
+MAX_LIST_BYTES = 16 * 2**20
 
 federated = typer.Typer(
     name="federated",
-    help="One model of several hospitals: only sums over patients travel.",
-    epilog="Each has its own --help; docs/federated.md says what sums can reveal.",
+    help="One model of several hospitals: they send only sums over patients.",
+    epilog="Each command has its own --help; docs/federated.md says what sums can reveal.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -31,33 +31,40 @@ Exchange = Annotated[
 
 @federated.callback()
 def every_federated() -> None:
-    """One model of several hospitals: only sums over patients travel."""
+    """One model of several hospitals: they send only sums over patients."""
 
 
 @federated.command()
 def init(
     work: Work,
     sites: Annotated[
-        str, typer.Option(help="Names of the sites, with commas.", metavar="A,B,C", show_default=False)
+        str, typer.Option(help="Site names, separated by commas.", metavar="A,B,C", show_default=False)
     ],
     rank: Annotated[int, typer.Option(help="Number of phenotypes.")] = 5,
-    lam: Annotated[float, typer.Option(help="Weight of static features against visits.")] = 0.1,
+    lam: Annotated[float, typer.Option(help="Weight of the static features relative to the visits.")] = 0.1,
     mu: Annotated[float, typer.Option(help="Weight of the uniqueness term.")] = 1.0,
     weights: Annotated[
-        WeightsChoice, typer.Option(help="Whether lam and mu are measured against the data's size.")
+        WeightsChoice, typer.Option(help="Whether lam and mu are relative to the size of the data.")
     ] = WeightsChoice.RELATIVE,
     solver: Annotated[SolverChoice, typer.Option(help="As for fit.")] = SolverChoice.CD,
-    n_init: Annotated[int, typer.Option(help="Starts, all in the same messages; the best is kept.")] = 1,
-    max_rounds: Annotated[int, typer.Option(help="Most rounds; with noise exactly so many.")] = 200,
-    tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-5,
+    n_init: Annotated[
+        int, typer.Option(help="Number of starts, in the same messages; the best one is kept.")
+    ] = 1,
+    max_rounds: Annotated[
+        int, typer.Option(help="Maximum number of rounds; with noise, the exact number.")
+    ] = 200,
+    tol: Annotated[
+        float, typer.Option(help="Stop at a relative decrease of the objective below this.")
+    ] = 1e-5,
     seed: Seed = 0,
-    minimum_patients: Annotated[
-        int, typer.Option(help="Sites with fewer patients are refused; each site insists on 100 of its own.")
+    min_patients: Annotated[
+        int, typer.Option(help="Refuse sites with fewer patients; each site has its own minimum, too.")
     ] = 100,
     features: Annotated[
         Path | None,
         typer.Option(
-            help="Text file of the codes to use, one a line; else the sites' own.", show_default=False
+            help="Text file of the codes to use, one per line; else the union of the sites'.",
+            show_default=False,
         ),
     ] = None,
     static_features: Annotated[
@@ -67,18 +74,18 @@ def init(
         bool, typer.Option("--noise", help="Let sites add noise; needs --features and --patient-size.")
     ] = False,
     patient_size: Annotated[
-        float, typer.Option(help="With noise: what a patient's squared visit counts add up to, about.")
+        float, typer.Option(help="With noise: expected sum of squares of a patient's visit counts.")
     ] = 0.0,
     static_size: Annotated[
-        float, typer.Option(help="With noise: what a patient's squared static facts add up to, about.")
+        float, typer.Option(help="With noise: expected sum of squares of a patient's static features.")
     ] = 0.0,
     clip: Annotated[
-        float, typer.Option(help="With noise: what part of these one patient may move the sums by.")
+        float, typer.Option(help="With noise: bound on one patient's contribution, relative to these.")
     ] = 0.5,
     exchange: Exchange = None,
     json_: Json = False,
 ) -> None:
-    """Begin a federated fit, at the coordinator: writes the invitation to send to every site.
+    """Start a federated fit, at the coordinator: writes the join request for every site.
 
     Example:
 
@@ -97,7 +104,7 @@ def init(
         n_init=n_init,
         max_rounds=max_rounds,
         tol=tol,
-        minimum_patients=minimum_patients,
+        min_patients=min_patients,
         noise=noise,
         patient_size=patient_size,
         static_size=static_size,
@@ -107,38 +114,38 @@ def init(
         work,
         [name.strip() for name in sites.split(",") if name.strip()],
         settings,
-        features=None if features is None else names_of(features),
-        static=None if static_features is None else names_of(static_features),
+        features=None if features is None else read_names(features),
+        static=None if static_features is None else read_names(static_features),
         exchange=exchange,
     )
     size = message.stat().st_size
-    # `step` and `combine` do not know where to look by themselves
-    question, answers = (
-        (message.name, "ANSWER...") if exchange is None else (exchange, f"--exchange {exchange}")
-    )
     if json_:
         print_json({"work": str(work), "message": str(message), "bytes": size})
         return
+    # `step` and `combine` need the exchange folder where it is not the default.
+    request, responses = (
+        (message.name, "RESPONSE...") if exchange is None else (exchange, f"--exchange {exchange}")
+    )
     print_list(
         f"A federated fit of {rank} phenotypes",
         [
             ("Send to all sites", str(message)),
             ("Size", f"{size:,} bytes"),
-            ("Each site runs", f"phenotaste federated step {question} COHORT --site NAME --state DIR"),
-            ("Then here", f"phenotaste federated combine {work} {answers}"),
+            ("Each site runs", f"phenotaste federated step {request} COHORT --site NAME --state DIR"),
+            ("Then here", f"phenotaste federated combine {work} {responses}"),
         ],
         wrap=False,
     )
 
 
-def names_of(path: Path) -> list[str]:
-    """The lines of a text file."""
-    if not path.is_file() or path.stat().st_size > LARGEST_LIST:
-        raise InputError(f"{path} is not a list of names: give a text file with one name a line.")
+def read_names(path: Path) -> list[str]:
+    """The non-empty lines of a text file."""
+    if not path.is_file() or path.stat().st_size > MAX_LIST_BYTES:
+        raise InputError(f"{path} is not a list of names: give a text file with one name per line.")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except ValueError:
-        raise InputError(f"{path} is not text in UTF-8: save it as such.") from None
+        raise InputError(f"{path} is not UTF-8 text: save it as such.") from None
     return [line.strip() for line in lines if line.strip()]
 
 
@@ -147,7 +154,7 @@ def step(
     message: Annotated[
         Path,
         typer.Argument(
-            help="The coordinator's message, or the folder messages are exchanged in.",
+            help="The coordinator's request, or the exchange folder.",
             metavar="MESSAGE",
             show_default=False,
         ),
@@ -156,28 +163,30 @@ def step(
     site: Annotated[str, typer.Option(help="This site's name.", show_default=False)],
     state: Annotated[
         Path,
-        typer.Option(help="This site's own folder between rounds: it is about patients.", show_default=False),
+        typer.Option(
+            help="This site's private folder between rounds; holds patient data.", show_default=False
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="File or folder for the answer; beside MESSAGE by default.", show_default=False),
+        typer.Option(help="File or folder for the response; next to MESSAGE by default.", show_default=False),
     ] = None,
-    minimum_patients: Annotated[int, typer.Option(help="Send no sums over fewer patients.", min=1)] = 100,
-    fewest: Annotated[int, typer.Option(help="Columns of fewer patients are taken as zero.", min=1)] = 11,
+    min_patients: Annotated[int, typer.Option(help="Send no sums over fewer patients.", min=1)] = 100,
+    min_cell_size: Annotated[int, typer.Option(help="Set columns of fewer patients to zero.", min=1)] = 11,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Add noise that keeps this promise over all rounds.", show_default=False),
+        typer.Option(help="Add noise: privacy budget over all rounds.", show_default=False),
     ] = None,
-    delta: Annotated[float, typer.Option(help="With which chance the promise may fail.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="Delta of the (epsilon, delta) privacy budget.")] = 1e-5,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Send exact sums though the others may add noise.")
+        bool, typer.Option("--exact", help="Send exact sums although the other sites may add noise.")
     ] = False,
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """Answer the coordinator's message, at a site: sums over the site's patients, and nothing else.
+    """Respond to the coordinator's request, at a site: sums over the site's patients, and nothing else.
 
-    The same message is answered with the same bytes however often the command is given; after a break, give it again.
+    Repeating the command with the same request writes the same bytes; after an interruption, repeat it.
 
     Example:
 
@@ -186,62 +195,63 @@ def step(
     from phenotaste import federated as library
     from phenotaste.cli.terminal import print_json, print_list
 
-    done = library.step(
+    report = library.step(
         message,
         cohort,
         site=site,
         state=state,
         out=out,
-        minimum_patients=minimum_patients,
-        fewest=fewest,
+        min_patients=min_patients,
+        min_cell_size=min_cell_size,
         epsilon=epsilon,
         delta=delta,
         exact=exact,
         threads=threads,
     )
     if json_:
-        print_json({**done._asdict(), "answer": str(done.answer)})
-    else:
-        print_list(
-            f"Round {done.round} answered{' once more' if done.again else ''}", step_lines(done), wrap=False
-        )
+        print_json({**report._asdict(), "response": str(report.response)})
+        return
+    title = f"Response to round {report.round}{' (written again)' if report.repeated else ''}"
+    print_list(title, step_lines(report), wrap=False)
 
 
-def step_lines(done: "Stepped") -> list[tuple[str, str]]:
+def step_lines(report: "StepReport") -> list[tuple[str, str]]:
     lines = [
-        ("Answer", str(done.answer)),
-        ("Bytes", f"{done.bytes_received:,} received, {done.bytes_sent:,} to send"),
+        ("Response", str(report.response)),
+        ("Bytes", f"{report.bytes_received:,} received, {report.bytes_sent:,} to send"),
     ]
-    if done.hidden is not None:
-        lines.append(("Hidden", f"{done.hidden:,} columns of too few patients, taken as zero"))
-    if done.unknown:
-        lines.append(("Left out", f"{done.unknown:,} columns that were not agreed on"))
-    if done.epsilon is not None:
-        lines.append(("Promise", f"epsilon {done.epsilon:.3g} spent so far"))
+    if report.suppressed is not None:
+        lines.append(("Suppressed", f"{report.suppressed:,} columns of too few patients, set to zero"))
+    if report.unknown:
+        lines.append(("Dropped", f"{report.unknown:,} columns that are not part of the fit"))
+    if report.epsilon is not None:
+        lines.append(("Privacy budget", f"epsilon {report.epsilon:.3g} spent so far"))
     return lines
 
 
 @federated.command()
 def combine(
     work: Work,
-    answers: Annotated[
+    responses: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="The sites' answers, or folders with them; the exchange folder by default.",
-            metavar="ANSWER",
+            help="The sites' responses, or folders of them; the exchange folder by default.",
+            metavar="RESPONSE",
             show_default=False,
         ),
     ] = None,
-    without: Annotated[
+    exclude: Annotated[
         list[str] | None,
-        typer.Option(help="Go on without this site in this round; may be repeated.", show_default=False),
+        typer.Option(
+            help="Exclude this site from this round; may be repeated.", metavar="SITE", show_default=False
+        ),
     ] = None,
     exchange: Exchange = None,
     json_: Json = False,
 ) -> None:
-    """Make the sites' answers into the next message, at the coordinator; at the end into the model WORK/model.
+    """Combine the sites' responses, at the coordinator, into the next request or, at the end, the model WORK/model.
 
-    A site that is left out may come back in any later round; the model's federation.json says who took part when.
+    An excluded site may return in any later round; the model's federation.json records participation by round.
 
     Example:
 
@@ -250,33 +260,33 @@ def combine(
     from phenotaste import federated as library
     from phenotaste.cli.terminal import print_json, print_list
 
-    done = library.combine(work, answers or (), without=without or (), exchange=exchange)
+    report = library.combine(work, responses or (), exclude=exclude or (), exchange=exchange)
     if json_:
-        paths = {"message": done.message and str(done.message), "model": done.model and str(done.model)}
-        print_json({**done._asdict(), **paths})
+        paths = {
+            "message": report.message and str(report.message),
+            "model": report.model and str(report.model),
+        }
+        print_json({**report._asdict(), **paths})
         return
-    print_list(
-        f"Round {done.round} combined{' before; written once more' if done.again else ''}",
-        combine_lines(done),
-        wrap=False,
-    )
+    title = f"Round {report.round} combined{' before (written again)' if report.repeated else ''}"
+    print_list(title, combine_lines(report), wrap=False)
 
 
-def combine_lines(done: "Combined") -> list[tuple[str, str]]:
-    lines = [("Sites", ", ".join(done.sites))]
-    if done.left_out:
-        lines.append(("Left out", ", ".join(done.left_out)))
-    if done.objective is not None:
-        lines.append(("Objective", f"{done.objective:,.9g}"))
+def combine_lines(report: "CombineReport") -> list[tuple[str, str]]:
+    lines = [("Sites", ", ".join(report.sites))]
+    if report.excluded:
+        lines.append(("Excluded", ", ".join(report.excluded)))
+    if report.objective is not None:
+        lines.append(("Objective", f"{report.objective:,.9g}"))
     lines.append(
-        ("Bytes", f"{done.bytes_received:,} received, {done.bytes_sent:,} to send to all sites together")
+        ("Bytes", f"{report.bytes_received:,} received, {report.bytes_sent:,} to send to all sites together")
     )
-    if done.message is not None:
-        lines.append(("Send to all sites", str(done.message)))
-    if done.model is not None:
+    if report.message is not None:
+        lines.append(("Send to all sites", str(report.message)))
+    if report.model is not None:
         lines += [
-            ("Model", str(done.model)),
-            ("Next", "hand the model to the sites: phenotaste score MODEL COHORT"),
+            ("Model", str(report.model)),
+            ("Next", "send the model to the sites: phenotaste score MODEL COHORT"),
         ]
     return lines
 
@@ -292,7 +302,7 @@ def status(
     exchange: Exchange = None,
     json_: Json = False,
 ) -> None:
-    """Say where a federated fit stands; nothing is changed.
+    """Show the status of a federated fit; nothing is changed.
 
     Example:
 
@@ -301,17 +311,17 @@ def status(
     from phenotaste import federated as library
     from phenotaste.cli.terminal import print_json, print_list
 
-    found = library.status(path, exchange=exchange)
+    current = library.status(path, exchange=exchange)
     if json_:
-        print_json(found)
+        print_json(current)
         return
-    lines = [(name.replace("_", " ").capitalize(), in_words(value)) for name, value in found.items()]
+    lines = [(name.replace("_", " ").capitalize(), format_value(value)) for name, value in current.items()]
     print_list(str(path), [line for line in lines if line[1]], wrap=False)
 
 
-def in_words(value: Any) -> str:
+def format_value(value: Any) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{name} in rounds {in_words(rounds)}" for name, rounds in value.items())
+        return "; ".join(f"{name} in rounds {format_value(rounds)}" for name, rounds in value.items())
     if isinstance(value, list):
         return ", ".join(str(part) for part in value)
     if isinstance(value, float):

@@ -1,6 +1,6 @@
-"""What `phenotaste doctor` looks at: packages, machine, kernels, GPU. Nothing here says whose machine it is."""
+"""The checks of `phenotaste doctor`: packages, machine, kernels, GPU. No result identifies the machine or a user."""
 
-from phenotaste.doctor.examination import Examination, examine
 from phenotaste.doctor.packages import bug_report
+from phenotaste.doctor.report import DoctorReport, examine
 
-__all__ = ["Examination", "bug_report", "examine"]
+__all__ = ["DoctorReport", "bug_report", "examine"]

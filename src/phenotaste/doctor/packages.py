@@ -1,6 +1,6 @@
-"""Which packages are installed, which the package and its extras need, and what is missing: from metadata alone.
+"""Installed packages, and the requirements of the package and its extras, from metadata alone.
 
-Nothing is imported that is looked at, so a broken installation can still be examined, and quickly.
+No package is imported for it, so that a broken installation can be examined, and quickly.
 """
 
 import platform
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from phenotaste import __version__
 
-IN_A_REPORT = ("numpy", "scipy", "numba", "scikit-learn", "torch", "dask")
-FOR_DEVELOPERS = ("dev", "docs", "bench")
+REPORTED = ("numpy", "scipy", "numba", "scikit-learn", "torch", "dask")
+DEVELOPER_EXTRAS = ("dev", "docs", "bench")
 PURPOSES = {
     "gpu": "fits on a GPU, and the baselines GRUClassifier and CNTF",
     "dask": "fits on a Dask cluster",
@@ -20,80 +20,80 @@ PURPOSES = {
 }
 
 
-class Need(NamedTuple):
-    """A package that something needs, the versions that will do, and the one that is there."""
+class Requirement(NamedTuple):
+    """A required package with its specifier, and the installed version."""
 
     name: str
-    wanted: str  # as pip takes it: torch>=2.11
+    specifier: str  # as pip takes it: torch>=2.11
     version: str | None
-    fits: bool
+    satisfied: bool
 
-    @property
-    def told(self) -> str:
+    def __str__(self) -> str:
         return f"{self.name} {self.version}" if self.version else f"{self.name} is missing"
 
 
 class Extra(NamedTuple):
-    """An optional part of the package."""
+    """An optional dependency group of the package."""
 
     name: str
     purpose: str
-    needs: list[Need]
+    requirements: list[Requirement]
 
     @property
     def ready(self) -> bool:
-        return all(need.fits for need in self.needs)
+        return all(need.satisfied for need in self.requirements)
 
 
-def installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def core_needs() -> list[Need] | None:
-    """What the package itself needs; None where it runs from source without being installed."""
-    if installed("packaging") is None:
-        return [Need("packaging", "packaging", None, fits=False)]  # what reads the others' needs
-    return None if installed("phenotaste") is None else needs_of("phenotaste", "")
+def core_requirements() -> list[Requirement] | None:
+    """Requirements of the package itself; None where it runs from source without being installed."""
+    if installed_version("packaging") is None:  # it parses the other requirements
+        return [Requirement("packaging", "packaging", None, satisfied=False)]
+    return None if installed_version("phenotaste") is None else requirements_of("phenotaste", "")
 
 
 def extras() -> list[Extra]:
-    if installed("phenotaste") is None or installed("packaging") is None:
+    """The extras of the package that are meant for users."""
+    if installed_version("phenotaste") is None or installed_version("packaging") is None:
         return []
     names = metadata.metadata("phenotaste").get_all("Provides-Extra") or []
     return [
-        Extra(name, PURPOSES.get(name, ""), needs_of("phenotaste", name))
+        Extra(name, PURPOSES.get(name, ""), requirements_of("phenotaste", name))
         for name in names
-        if name not in FOR_DEVELOPERS
+        if name not in DEVELOPER_EXTRAS
     ]
 
 
-def needs_of(package: str, extra: str) -> list[Need]:
-    """What `package[extra]` adds to a plain `package`, or with no extra what that one needs."""
-    from packaging.requirements import Requirement
+def requirements_of(package: str, extra: str) -> list[Requirement]:
+    """What `package[extra]` requires in addition to `package`; with an empty extra, what `package` requires."""
+    from packaging import requirements
 
-    found: dict[str, Need] = {}
-    for requirement in map(Requirement, metadata.requires(package) or []):
+    result: dict[str, Requirement] = {}
+    for requirement in map(requirements.Requirement, metadata.requires(package) or []):
         marker = requirement.marker
         if extra and (marker is None or marker.evaluate({"extra": ""})):
             continue
         if marker is not None and not marker.evaluate({"extra": extra}):
             continue
-        version = installed(requirement.name)
-        fits = version is not None and requirement.specifier.contains(version, prereleases=True)
-        wanted = f"{requirement.name}{requirement.specifier}"
-        found[requirement.name] = Need(requirement.name, wanted, version, fits)
+        version = installed_version(requirement.name)
+        satisfied = version is not None and requirement.specifier.contains(version, prereleases=True)
+        specifier = f"{requirement.name}{requirement.specifier}"
+        result[requirement.name] = Requirement(requirement.name, specifier, version, satisfied)
         if version is not None:
-            for inner in sorted(requirement.extras):  # ibis-framework[duckdb] needs duckdb
-                for need in needs_of(requirement.name, inner):
-                    found.setdefault(need.name, need)
-    return list(found.values())
+            for inner in sorted(requirement.extras):  # ibis-framework[duckdb] requires duckdb
+                for need in requirements_of(requirement.name, inner):
+                    result.setdefault(need.name, need)
+    return list(result.values())
 
 
 def bug_report() -> list[tuple[str, str]]:
-    """What a bug report needs to say, and nothing that says who wrote it.
+    """The versions that a bug report needs, and nothing that identifies the user.
 
     Examples
     --------
@@ -101,17 +101,17 @@ def bug_report() -> list[tuple[str, str]]:
     >>> dict(doctor.bug_report())["phenotaste"] == __version__
     True
     """
-    lines = [("phenotaste", __version__), ("Python", python()), ("System", system())]
-    return [*lines, *((name, installed(name) or "not installed") for name in IN_A_REPORT)]
+    lines = [("phenotaste", __version__), ("Python", python_version()), ("System", system_version())]
+    return [*lines, *((name, installed_version(name) or "not installed") for name in REPORTED)]
 
 
-def python() -> str:
-    kind = platform.python_implementation()
-    return platform.python_version() + ("" if kind == "CPython" else f" ({kind})")
+def python_version() -> str:
+    implementation = platform.python_implementation()
+    return platform.python_version() + ("" if implementation == "CPython" else f" ({implementation})")
 
 
-def system() -> str:
-    """System, version and processor. Of the kernel's name only the number: the rest may be a company's own."""
+def system_version() -> str:
+    """System, release number and processor; the rest of the release name may identify a company."""
     number = re.match(r"[\d.]*\d", platform.release())
     windows = " under Windows" if "microsoft" in platform.release().lower() else ""
     parts = [platform.system(), number[0] if number else "", platform.machine()]

@@ -1,11 +1,11 @@
-"""One model of several hospitals that may not pool their records: only sums of patients travel, and the fit is exact.
+"""One model of several hospitals that may not pool their records: they send only sums, and the fit is exact.
 
-`init` and `combine` are the coordinator's, `step` is a site's; docs/federated.md says what the sums can reveal.
+`init` and `combine` run at the coordinator, `step` at a site; docs/federated.md says what the sums can reveal.
 """
 
-from phenotaste.federated.coordinator import Combined, combine, init
+from phenotaste.federated.coordinator import CombineReport, combine, init
+from phenotaste.federated.progress import status
 from phenotaste.federated.settings import Settings
-from phenotaste.federated.site import Stepped, step
-from phenotaste.federated.standing import status
+from phenotaste.federated.site import StepReport, step
 
-__all__ = ["Combined", "Settings", "Stepped", "combine", "init", "status", "step"]
+__all__ = ["CombineReport", "Settings", "StepReport", "combine", "init", "status", "step"]

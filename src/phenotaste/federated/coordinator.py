@@ -1,4 +1,4 @@
-"""The coordinator's part: begin a federated fit, and make each round's answers into the next message or the model."""
+"""The coordinator: start a federated fit, and turn each round's responses into the next request or the model."""
 
 import os
 import re
@@ -9,22 +9,23 @@ from typing import NamedTuple
 
 from phenotaste.engines.threads import one_blas_thread
 from phenotaste.errors import InputError
-from phenotaste.federated import coordinator_state, messages
-from phenotaste.federated.answers import Answer, most_bytes, read_answer
-from phenotaste.federated.columns import Dictionary
-from phenotaste.federated.coordinator_state import DONE, CoordinatorState
-from phenotaste.federated.finished import save_model
-from phenotaste.federated.orders import INVITATION
-from phenotaste.federated.rounds import following
-from phenotaste.federated.settings import Settings, checked_sites
-from phenotaste.selection.files import locked, write_file
+from phenotaste.federated import messages
+from phenotaste.federated.columns import ColumnNames
+from phenotaste.federated.export import save_model
+from phenotaste.federated.requests import JOIN
+from phenotaste.federated.responses import Response, max_response_bytes, parse_response
+from phenotaste.federated.rounds import next_state
+from phenotaste.federated.settings import Settings, check_sites
+from phenotaste.federated.state import DONE, CoordinatorState, load_coordinator, save_coordinator
+from phenotaste.storage.atomic import write_file
+from phenotaste.storage.locks import exclusive_folder
 
 EXCHANGE, MODEL = "exchange", "model"
-ANSWER_FILE = re.compile(r"round-([0-9]{4,7})\.([A-Za-z0-9][A-Za-z0-9_-]{0,39})\.safetensors")
+RESPONSE_FILE = re.compile(r"round-([0-9]{4,7})\.([A-Za-z0-9][A-Za-z0-9_-]{0,39})\.safetensors")
 
 
-class Combined(NamedTuple):
-    """What came of a round, for the terminal.
+class CombineReport(NamedTuple):
+    """The result of `combine`.
 
     Examples
     --------
@@ -32,22 +33,22 @@ class Combined(NamedTuple):
     >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
     >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2, max_rounds=3))
     >>> for site, patients in (("north", cohort[:120]), ("south", cohort[120:])):
-    ...     answered = federated.step(message, patients, site=site, state=f"state-of-{site}")
-    >>> found = federated.combine("work")
-    >>> found.round, found.next, found.sites, found.model
-    (0, 'proposal', ('north', 'south'), None)
+    ...     step = federated.step(message, patients, site=site, state=f"state-of-{site}")
+    >>> report = federated.combine("work")
+    >>> report.round, report.next, report.sites, report.model
+    (0, 'step', ('north', 'south'), None)
     """
 
-    round: int  # of the answers
-    next: str  # proposal, closing or done
-    again: bool  # it had been combined before: what follows was written once more
-    message: Path | None  # the next one, for the sites
-    model: Path | None  # at the end
+    round: int  # of the responses
+    next: str  # kind of the next request: step or evaluate; or done
+    repeated: bool  # these responses had been combined before: the same output was written again
+    message: Path | None  # the next request, for the sites
+    model: Path | None  # once the fit is done
     sites: tuple[str, ...]
-    left_out: tuple[str, ...]
+    excluded: tuple[str, ...]
     objective: float | None
     bytes_received: int
-    bytes_sent: int  # of the next message, to all sites together
+    bytes_sent: int  # of the next request, to all sites together
 
 
 def init(
@@ -59,9 +60,9 @@ def init(
     static: list[str] | None = None,
     exchange: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Begin a federated fit in the folder `work`; returns the invitation to be sent to all sites.
+    """Start a federated fit in the folder `work`; returns the file of the join request, to be sent to all sites.
 
-    `features` and `static` give the columns beforehand; otherwise the sites say which they have.
+    `features` and `static` fix the columns in advance; otherwise they are the union of the sites' columns.
 
     Examples
     --------
@@ -70,49 +71,57 @@ def init(
     >>> message.as_posix()
     'work/exchange/round-0000.safetensors'
     """
-    chosen = settings or Settings()
-    if chosen.noise and features is None:
+    settings = settings or Settings()
+    if settings.noise and features is None:
         raise InputError(
-            "With noise the features have to be given beforehand, since which of them patients have is about patients: "
-            "give a list of codes that is public."
+            "With noise, features must be given in advance, since which of them patients have is patient data: "
+            "give a public list of codes."
         )
     if features is not None and not (
-        messages.are_names(features) and features and messages.are_names(static or [])
+        messages.are_valid_names(features) and features and messages.are_valid_names(static or [])
     ):
-        raise InputError("The list of features has empty, unreadable or repeated names: correct it.")
+        raise InputError("The list of features has empty, unprintable or repeated names: correct it.")
     folder = Path(work)
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder} exists already: choose another folder for the coordinator.")
-    dictionary = None if features is None else Dictionary(features, static or [])
     state = CoordinatorState(
-        secrets.token_hex(16), chosen, checked_sites(sites), 0, INVITATION, dictionary, 0.0, (), (), {}, None
+        federation=secrets.token_hex(16),
+        settings=settings,
+        sites=check_sites(sites),
+        round=0,
+        phase=JOIN,
+        columns=None if features is None else ColumnNames(features, static or []),
+        lam=0.0,
+        starts=(),
+        history=(),
+        combined={},
+        figures=None,
     )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    state = state.with_message()
-    coordinator_state.save(folder, state)
-    return send(folder, state, exchange)
+    state = state.with_request()
+    save_coordinator(folder, state)
+    return _write_request(folder, state, exchange)
 
 
-def send(folder: Path, state: CoordinatorState, exchange: str | os.PathLike[str] | None) -> Path:
-    """Write the message that is out, whole or not at all."""
+def _write_request(folder: Path, state: CoordinatorState, exchange: str | os.PathLike[str] | None) -> Path:
     target = Path(exchange) if exchange is not None else folder / EXCHANGE
     target.mkdir(parents=True, exist_ok=True)
     path = target / messages.file_name(state.round)
-    write_file(path, state.message)
+    write_file(path, state.pending)
     return path
 
 
 def combine(
     work: str | os.PathLike[str],
-    answers: Iterable[str | os.PathLike[str]] = (),
+    responses: Iterable[str | os.PathLike[str]] = (),
     *,
-    without: Iterable[str] = (),
+    exclude: Iterable[str] = (),
     exchange: str | os.PathLike[str] | None = None,
-) -> Combined:
-    """Make the sites' answers into the next message, or at the end into the model WORK/model.
+) -> CombineReport:
+    """Combine the sites' responses into the next request or, at the end, into the model WORK/model.
 
-    `answers` are files or folders; without any, the folder in which messages are exchanged is looked at. A site that
-    has not answered is waited for, or left out by `without`; that is recorded, and it may come back in any round.
+    `responses` are files or folders, by default the exchange folder. A missing response is an error unless its site is
+    excluded from this round by `exclude`; that is recorded, and the site may return in any later round.
 
     Examples
     --------
@@ -123,94 +132,97 @@ def combine(
     >>> model = None
     >>> while model is None:
     ...     for site, own in patients.items():
-    ...         answered = federated.step("work/exchange", own, site=site, state=f"state-of-{site}")
+    ...         step = federated.step("work/exchange", own, site=site, state=f"state-of-{site}")
     ...     model = federated.combine("work").model
     >>> TASTE.load(model).V_.shape
     (20, 2)
     """
     folder = Path(work)
-    coordinator_state.load(folder)  # refuses what is none before it is locked
-    with locked(folder, "coordinator's work"), one_blas_thread():
-        state = coordinator_state.load(folder)
-        place = Path(exchange) if exchange is not None else folder / EXCHANGE
-        files = answer_files([Path(answer) for answer in answers] or [place], state)
-        # Killed between keeping the state and writing the message: nobody can have answered it.
-        unsent = not files and state.history and not (place / messages.file_name(state.round)).exists()
-        if state.phase == DONE or unsent or repeated(files, state):
-            return emitted(folder, state, exchange, again=True)
-        found = gathered(files, state, left_out(without, state))
-        after = following(state, found)
-        coordinator_state.save(folder, after)
-        return emitted(folder, after, exchange, again=False)
+    load_coordinator(folder)  # refuses other folders before one is locked
+    in_use = f"{folder} is in use by another process: wait for it to finish."
+    with exclusive_folder(folder, in_use), one_blas_thread():
+        state = load_coordinator(folder)
+        source = Path(exchange) if exchange is not None else folder / EXCHANGE
+        files = response_files([Path(path) for path in responses] or [source], state)
+        # Killed between saving the state and writing the request: no site can have responded to it.
+        unsent = not files and state.history and not (source / messages.file_name(state.round)).exists()
+        if state.phase == DONE or unsent or _already_combined(files, state):
+            return _write_output(folder, state, exchange, repeated=True)
+        collected = _collect_responses(files, state, _check_excluded(exclude, state))
+        state = next_state(state, collected)
+        save_coordinator(folder, state)
+        return _write_output(folder, state, exchange, repeated=False)
 
 
-def answer_files(given: list[Path], state: CoordinatorState) -> list[Path]:
-    """Files as they are; of a folder those that are named as answers to the message that is out."""
+def response_files(paths: list[Path], state: CoordinatorState) -> list[Path]:
+    """The files among the paths, and from folders those named as responses to the pending request."""
     files: list[Path] = []
-    for path in given:
+    for path in paths:
         if path.is_dir():
-            named = [(name, ANSWER_FILE.fullmatch(name)) for name in sorted(os.listdir(path))]
-            files += [path / name for name, match in named if match and int(match[1]) == state.round]
+            matches = [(name, RESPONSE_FILE.fullmatch(name)) for name in sorted(os.listdir(path))]
+            files += [path / name for name, match in matches if match and int(match[1]) == state.round]
         else:
             files.append(path)
     return files
 
 
-def repeated(files: list[Path], state: CoordinatorState) -> bool:
-    """Whether these are the answers that were combined last: after a kill the same command is given once more."""
+def _already_combined(files: list[Path], state: CoordinatorState) -> bool:
+    """Whether these responses were combined last: after a kill, the same command is repeated."""
     if not files or not state.combined:
         return False
-    most = max(state.history[-1]["bytes_received"], most_bytes(state.order()))
-    found = [messages.read(path, most) for path in files]
-    return all(state.combined.get(message.sender) == message.digest for message in found)
+    limit = max(state.history[-1]["bytes_received"], max_response_bytes(state.request()))
+    received = [messages.read(path, limit) for path in files]
+    return all(state.combined.get(message.sender) == message.digest for message in received)
 
 
-def left_out(names: Iterable[str], state: CoordinatorState) -> tuple[str, ...]:
-    wanted = set(names)
-    unknown = wanted - set(state.sites)
+def _check_excluded(names: Iterable[str], state: CoordinatorState) -> tuple[str, ...]:
+    excluded = set(names)
+    unknown = excluded - set(state.sites)
     if unknown:
         raise InputError(f"{sorted(unknown)[0]!r} is not among the sites: {', '.join(state.sites)}.")
-    if wanted == set(state.sites):
-        raise InputError("Without any site there is nothing to combine: wait for one at least.")
-    return tuple(site for site in state.sites if site in wanted)
+    if excluded == set(state.sites):
+        raise InputError("All sites are excluded, so there is nothing to combine: keep at least one.")
+    return tuple(site for site in state.sites if site in excluded)
 
 
-def gathered(files: list[Path], state: CoordinatorState, without: tuple[str, ...]) -> list[Answer]:
-    """One checked answer of each site that is not left out, in the order of the sites."""
-    order, digest = state.order(), messages.unpack(state.message, "The message that is out").digest
-    found: dict[str, Answer] = {}
+def _collect_responses(
+    files: list[Path], state: CoordinatorState, excluded: tuple[str, ...]
+) -> list[Response]:
+    """One validated response of each site that is not excluded, in the order of the sites."""
+    request, digest = state.request(), messages.unpack(state.pending, "The pending request").digest
+    by_site: dict[str, Response] = {}
     for path in files:
-        answer = read_answer(messages.read(path, most_bytes(order)), order, digest)
-        if answer.site in found and found[answer.site].digest != answer.digest:
+        response = parse_response(messages.read(path, max_response_bytes(request)), request, digest)
+        if response.site in by_site and by_site[response.site].digest != response.digest:
             raise InputError(
-                f"There are two different answers of {answer.site}: find out which is right, and give that one."
+                f"There are two different responses of {response.site}: find out which is right, and give that one."
             )
-        found[answer.site] = answer
-    missing = [site for site in order.sites if site not in found and site not in without]
+        by_site[response.site] = response
+    missing = [site for site in request.sites if site not in by_site and site not in excluded]
     if missing:
         raise InputError(
-            f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} not answered round {order.round} yet: "
-            f"wait, or go on without (--without {missing[0]})."
+            f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} not responded in round {request.round} "
+            f"yet: wait, or exclude the site from this round (--exclude {missing[0]})."
         )
-    return [found[site] for site in order.sites if site in found and site not in without]
+    return [by_site[site] for site in request.sites if site in by_site and site not in excluded]
 
 
-def emitted(
-    folder: Path, state: CoordinatorState, exchange: str | os.PathLike[str] | None, *, again: bool
-) -> Combined:
-    """Write what follows from the state: the next message, or the model."""
-    entry = state.history[-1]
-    model = save_model(folder / MODEL, state) if state.phase == DONE else None
-    losses = [fitting.state.losses[-1] for fitting in state.starts if fitting.state.losses]
-    return Combined(
-        entry["round"],
-        state.phase,
-        again,
-        None if state.phase == DONE else send(folder, state, exchange),
-        model,
-        tuple(entry["sites"]),
-        tuple(entry["left_out"]),
-        min(losses) if losses else None,
-        entry["bytes_received"],
-        entry["bytes_sent"],
+def _write_output(
+    folder: Path, state: CoordinatorState, exchange: str | os.PathLike[str] | None, *, repeated: bool
+) -> CombineReport:
+    """Write what follows from the state: the next request, or the model."""
+    entry, done = state.history[-1], state.phase == DONE
+    model = save_model(folder / MODEL, state) if done else None
+    losses = [start.fit.losses[-1] for start in state.starts if start.fit.losses]
+    return CombineReport(
+        round=entry["round"],
+        next=state.phase,
+        repeated=repeated,
+        message=None if done else _write_request(folder, state, exchange),
+        model=model,
+        sites=tuple(entry["sites"]),
+        excluded=tuple(entry["excluded"]),
+        objective=min(losses) if losses else None,
+        bytes_received=entry["bytes_received"],
+        bytes_sent=entry["bytes_sent"],
     )

@@ -1,5 +1,6 @@
-"""From one round to the next: the state that follows from the sites' answers. Nothing here touches a file."""
+"""From one round to the next: the coordinator's state that follows from the sites' responses. No file access here."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,140 +11,154 @@ from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Model, Shard, Sums
 from phenotaste.errors import InputError
-from phenotaste.federated import noise
-from phenotaste.federated.answers import Answer
-from phenotaste.federated.columns import Dictionary, unite
-from phenotaste.federated.coordinator_state import DONE, CoordinatorState, Fitting
-from phenotaste.federated.finished import figures_of
-from phenotaste.federated.orders import CLOSING, INVITATION, PROPOSAL
-from phenotaste.federated.settings import Settings, static_weight
+from phenotaste.federated import privacy
+from phenotaste.federated.columns import ColumnNames, merge_columns
+from phenotaste.federated.export import total_figures
+from phenotaste.federated.requests import EVALUATE, JOIN, STEP
+from phenotaste.federated.responses import Response
+from phenotaste.federated.settings import Settings
+from phenotaste.federated.state import DONE, CoordinatorState, StartState
 from phenotaste.model_file import plain
 
 
-def following(state: CoordinatorState, answers: list[Answer]) -> CoordinatorState:
-    """The state after a round."""
+def next_state(state: CoordinatorState, responses: list[Response]) -> CoordinatorState:
+    """The state after a round, with the next request."""
+    present = [response.site for response in responses]
     entry: dict[str, Any] = {
         "round": state.round,
-        "asked": state.phase,
-        "sites": [answer.site for answer in answers],
-        "left_out": [site for site in state.sites if site not in {answer.site for answer in answers}],
-        "patients": sum(answer.patients for answer in answers),
-        "visits": sum(answer.visits for answer in answers),
-        "bytes_received": sum(answer.size for answer in answers),
+        "kind": state.phase,
+        "sites": present,
+        "excluded": [site for site in state.sites if site not in present],
+        "patients": sum(response.patients for response in responses),
+        "visits": sum(response.visits for response in responses),
+        "bytes_received": sum(response.size for response in responses),
     }
-    if state.phase == INVITATION:
-        after = agreed(state, answers)
-    elif state.phase == PROPOSAL:
-        after = advanced(state, answers, entry)
+    if state.phase == JOIN:
+        after = first_step(state, responses)
+    elif state.phase == STEP:
+        after = model_steps(state, responses, entry)
     else:
-        after = state._replace(phase=DONE, figures=figures_of(state, answers))
-    after = after._replace(round=state.round + 1).with_message()
-    entry["bytes_sent"] = len(after.message) * len(state.sites)
+        after = state._replace(phase=DONE, figures=total_figures(responses))
+    after = after._replace(round=state.round + 1).with_request()
+    entry["bytes_sent"] = len(after.pending) * len(state.sites)
     return after._replace(
-        history=(*state.history, entry), combined={answer.site: answer.digest for answer in answers}
+        history=(*state.history, entry), combined={response.site: response.digest for response in responses}
     )
 
 
-def agreed(state: CoordinatorState, answers: list[Answer]) -> CoordinatorState:
-    """Columns, λ_eff and the starting models; chance is in the models only, so nothing more has to be shared."""
-    settings, dictionary = state.settings, state.dictionary
-    if dictionary is None:
-        dictionary = unite({answer.site: answer.columns for answer in answers if answer.columns is not None})
+def first_step(state: CoordinatorState, responses: list[Response]) -> CoordinatorState:
+    """Columns, λ_eff and starting models. Only the models are random, so that no random state has to be shared."""
+    settings, columns = state.settings, state.columns
+    if columns is None:
+        columns = merge_columns({r.site: r.columns for r in responses if r.columns is not None})
     if settings.noise:
-        visits, facts = settings.patient_size, settings.static_size
+        x2, a2 = settings.patient_size, settings.static_size
     else:
-        visits, facts = np.sum(
-            [answer.sizes for answer in answers if answer.sizes is not None], axis=0
-        ).tolist()
-    lam = static_weight(settings, visits, facts)
-    starts = tuple(
-        Fitting(loop.begin(model, normalize=True)) for model in starting_models(settings, dictionary)
+        x2, a2 = np.sum([r.sizes for r in responses if r.sizes is not None], axis=0).tolist()
+    starts = [loop.begin(model, normalize=True) for model in starting_models(settings, columns)]
+    if settings.noise:  # no step is undone there, so none may extrapolate
+        starts = [fit._replace(longer=0.0) for fit in starts]
+    return state._replace(
+        phase=STEP,
+        columns=columns,
+        lam=static_weight(settings, x2, a2),
+        starts=tuple(StartState(fit) for fit in starts),
     )
-    if settings.noise:  # a step is never undone there, so none may reach ahead
-        starts = tuple(fitting._replace(state=fitting.state._replace(longer=0.0)) for fitting in starts)
-    return state._replace(phase=PROPOSAL, dictionary=dictionary, lam=lam, starts=starts)
 
 
-def starting_models(settings: Settings, dictionary: Dictionary) -> list[Model]:
-    """Those of TASTE(init="random") with the same seed: the NMF start would need patients, or rounds of its own."""
-    nobody = Shard(
+def static_weight(settings: Settings, x2: float, a2: float) -> float:
+    """λ_eff, from ‖X‖² and ‖A‖² over all sites."""
+    if settings.weights == "absolute":
+        return settings.lam
+    lam = settings.lam * x2 / a2 if a2 > 0 else 0.0
+    return lam if math.isfinite(lam) else 0.0
+
+
+def starting_models(settings: Settings, columns: ColumnNames) -> list[Model]:
+    """Those of TASTE(init="random") with the same seed: an NMF start would need patients, or rounds of its own."""
+    no_patients = Shard(
         np.zeros(0),
         np.zeros(0, np.int32),
         np.zeros(1, np.int64),
         np.zeros(1, np.int64),
-        np.zeros((0, len(dictionary.static))),
+        np.zeros((0, len(columns.static))),
     )
     seeds = check_random_state(settings.seed).randint(2**31, size=settings.n_init)
     return [
         init_model(
-            "random", nobody, len(dictionary.features), settings.rank, True, np.random.default_rng(seed)
+            "random", no_patients, len(columns.features), settings.rank, True, np.random.default_rng(seed)
         )
         for seed in seeds
     ]
 
 
-def advanced(state: CoordinatorState, answers: list[Answer], entry: dict[str, Any]) -> CoordinatorState:
-    """The model step of every start that is not finished."""
-    before = state.history[-1]
-    others = before["asked"] == PROPOSAL and before["sites"] != [answer.site for answer in answers]
-    anew = others or any(answer.fresh for answer in answers)  # the objective is of other patients or courses
-    starts, asked = list(state.starts), state.order().tasks
-    for task in asked:
-        fitting, total = starts[task.start], total_sums(answers, task.start)
+def model_steps(
+    state: CoordinatorState, responses: list[Response], entry: dict[str, Any]
+) -> CoordinatorState:
+    """The model step of every unfinished start; adds objectives, undone starts and noise to the history entry."""
+    last = state.history[-1]
+    sites_changed = last["kind"] == STEP and last["sites"] != [response.site for response in responses]
+    # The objective is then of other patients or courses, and cannot be compared with the last one.
+    incomparable = sites_changed or any(response.cold_start for response in responses)
+    starts, tasks = list(state.starts), state.request().tasks
+    for task in tasks:
+        start, total = starts[task.start], total_sums(responses, task.start)
         if state.settings.noise:
-            starts[task.start] = advanced_with_noise(state, fitting, answers, total)
+            starts[task.start] = noisy_model_step(state, start, responses, total)
         else:
-            starts[task.start] = advanced_start(state, fitting, total, anew)
-    entry["objective"] = [plain(fitting.state.losses[-1]) for fitting in starts]
-    entry["undone"] = [task.start for task in asked if starts[task.start].undone]
-    noises = {answer.site: answer.noise._asdict() for answer in answers if answer.noise is not None}
-    if noises:
-        entry["noise"] = noises
-    if any(fitting.outcome is None for fitting in starts):
+            starts[task.start] = model_step(state, start, total, incomparable)
+    entry["objective"] = [plain(start.fit.losses[-1]) for start in starts]
+    entry["undone"] = [task.start for task in tasks if starts[task.start].undone]
+    noise = {response.site: response.noise._asdict() for response in responses if response.noise is not None}
+    if noise:
+        entry["noise"] = noise
+    if any(start.outcome is None for start in starts):
         return state._replace(starts=tuple(starts))
-    if not any(np.isfinite(fitting.state.losses[-1]) for fitting in starts):
-        raise InputError(
-            "The objective is not a finite number: have the sites look for extreme values in their data."
-        )
-    phase = DONE if state.settings.noise else CLOSING
-    after = state._replace(starts=tuple(starts), phase=phase)
-    return after._replace(figures=figures_of(after, answers)) if phase == DONE else after
+    if not any(np.isfinite(start.fit.losses[-1]) for start in starts):
+        raise InputError("The objective is not finite: have the sites check their data for extreme values.")
+    if state.settings.noise:
+        return state._replace(starts=tuple(starts), phase=DONE, figures=total_figures(responses))
+    return state._replace(starts=tuple(starts), phase=EVALUATE)
 
 
-def total_sums(answers: list[Answer], start: int) -> Sums:
+def total_sums(responses: list[Response], start: int) -> Sums:
     """The sites' sums added in the order of the sites."""
-    parts = [answer.sums[start] for answer in answers if answer.sums is not None]
-    return tree_reduce(parts, lambda mine, theirs: Sums(*(a + b for a, b in zip(mine, theirs, strict=True))))
+    parts = [response.sums[start] for response in responses if response.sums is not None]
+    return tree_reduce(parts, lambda left, right: Sums(*(a + b for a, b in zip(left, right, strict=True))))
 
 
-def advanced_start(state: CoordinatorState, fitting: Fitting, total: Sums, anew: bool) -> Fitting:
+def model_step(state: CoordinatorState, start: StartState, total: Sums, incomparable: bool) -> StartState:
     settings = state.settings
-    now = fitting.state._replace(to_beat=np.inf) if anew else fitting.state
+    fit = start.fit._replace(to_beat=np.inf) if incomparable else start.fit
     after, undone, outcome = loop.judged(
-        now, total, state.lam, normalize=True, exact=settings.exact, tol=settings.tol
+        fit, total, state.lam, normalize=True, exact=settings.exact, tol=settings.tol
     )
-    if outcome is None and len(after.losses) >= settings.max_rounds:
-        outcome = loop.Outcome.MAX_ITER
-    return Fitting(after, state.round, undone, None if outcome is None else str(outcome))
+    return StartState(after, state.round, undone, _outcome(after, outcome, settings))
 
 
-def advanced_with_noise(
-    state: CoordinatorState, fitting: Fitting, answers: list[Answer], total: Sums
-) -> Fitting:
-    """The model step on sums with noise: on a running mean over the rounds, whose noise partly cancels."""
-    settings, count = state.settings, len(fitting.state.losses)
-    share = max(1.0 / (count + 1), noise.NEWEST)
+def noisy_model_step(
+    state: CoordinatorState, start: StartState, responses: list[Response], total: Sums
+) -> StartState:
+    """The model step on noisy sums: on their running mean over the rounds, in which the noise partly cancels."""
+    settings, rounds = state.settings, len(start.fit.losses)
+    weight = max(1.0 / (rounds + 1), privacy.MIN_NEW_WEIGHT)
     mean = total
-    if fitting.average is not None:
-        mean = Sums(
-            *((1 - share) * old + share * new for old, new in zip(fitting.average, total, strict=True))
-        )
-    loud = np.sqrt(sum(answer.noise.loudness**2 for answer in answers if answer.noise is not None))
-    floor = Sums(*(size * settings.clip * loud for size in noise.scales(settings)))
-    now = fitting.state._replace(to_beat=np.inf)
+    if start.mean is not None:
+        mean = Sums(*((1 - weight) * old + weight * new for old, new in zip(start.mean, total, strict=True)))
+    z = np.sqrt(sum(r.noise.noise_multiplier**2 for r in responses if r.noise is not None))
+    noise = Sums(*(scale * settings.clip * z for scale in privacy.addend_scales(settings)))
     after, _, outcome = loop.judged(
-        now, noise.repaired(mean, floor), state.lam, normalize=True, exact=settings.exact, tol=0.0
+        start.fit._replace(to_beat=np.inf),
+        privacy.project_sums(mean, noise),
+        state.lam,
+        normalize=True,
+        exact=settings.exact,
+        tol=0.0,
     )
-    if outcome is None and len(after.losses) >= settings.max_rounds:
+    return StartState(after, state.round, False, _outcome(after, outcome, settings), mean)
+
+
+def _outcome(fit: loop.State, outcome: loop.Outcome | None, settings: Settings) -> str | None:
+    if outcome is None and len(fit.losses) >= settings.max_rounds:
         outcome = loop.Outcome.MAX_ITER
-    return Fitting(after, state.round, False, None if outcome is None else str(outcome), mean)
+    return None if outcome is None else str(outcome)

@@ -1,25 +1,33 @@
-"""What the coordinator fixes at the outset and every site holds it to: settings, the sites' names, the columns."""
+"""The settings that the coordinator fixes in the first request and every site compares later requests with."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from phenotaste.errors import InputError
-from phenotaste.federated.messages import MOST_ROUNDS, SITE, is_amount, is_whole
+from phenotaste.federated.messages import MAX_ROUNDS, SITE_NAME, is_integer, is_nonnegative
 
-SMALLEST_COHORT = 100  # patients: over fewer no site sends sums unless it is told to
-MOST_STARTS = 100
+MIN_PATIENTS = 100  # a site sends no sums over fewer patients unless its own policy allows it
+
+INTEGERS = (
+    ("rank", 1, 10_000),
+    ("seed", 0, 2**32 - 1),
+    ("n_init", 1, 100),
+    ("max_rounds", 1, MAX_ROUNDS - 2),
+    ("min_patients", 1, 2**53),
+)
+NONNEGATIVE = ("lam", "mu", "tol", "patient_size", "static_size", "clip")
+CHOICES = {"weights": ("relative", "absolute"), "solver": ("cd", "bpp")}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The fit that is agreed on; the letters are those of TASTE.
+    """Settings of a federated fit; those that TASTE has too mean the same.
 
     Examples
     --------
     >>> from phenotaste import federated
-    >>> federated.Settings(rank=3).minimum_patients  # over fewer, no site sends sums
+    >>> federated.Settings(rank=3).min_patients  # a site sends no sums over fewer
     100
     >>> federated.Settings(solver="newton")
     Traceback (most recent call last):
@@ -36,38 +44,35 @@ class Settings:
     n_init: int = 1
     max_rounds: int = 200
     tol: float = 1e-5
-    minimum_patients: int = SMALLEST_COHORT
+    min_patients: int = MIN_PATIENTS
     noise: bool = False
-    patient_size: float = (
-        0.0  # with noise: what ‖X_k‖² and ‖a_k‖² are taken to be like, since sums may not tell
-    )
+    # With noise: the expected ‖X_k‖² and ‖a_k‖² of a patient, which may not be computed from the data,
+    patient_size: float = 0.0
     static_size: float = 0.0
-    clip: float = 0.5  # with noise: how much of that a single patient may move the sums by
+    clip: float = 0.5  # and the bound on one patient's contribution, relative to them
 
     def __post_init__(self) -> None:
-        for name, least, most in WHOLE:
-            if not is_whole(getattr(self, name), least, most):
-                raise InputError(
-                    f"{name}={getattr(self, name)!r} must be a whole number from {least} to {most:,}."
-                )
-        for name in AMOUNTS:
-            if not is_amount(getattr(self, name), 1e100):
+        for name, low, high in INTEGERS:
+            if not is_integer(getattr(self, name), low, high):
+                raise InputError(f"{name}={getattr(self, name)!r} must be an integer from {low} to {high:,}.")
+        for name in NONNEGATIVE:
+            if not is_nonnegative(getattr(self, name), 1e100):
                 raise InputError(f"{name}={getattr(self, name)!r} must be a finite number, zero or more.")
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise InputError(
                     f"{name}={getattr(self, name)!r} is not known: choose one of {', '.join(known)}."
                 )
+        if not isinstance(self.noise, bool):
+            raise InputError(f"noise={self.noise!r} must be True or False.")
         if self.noise and not (self.patient_size > 0 and self.clip > 0):
             raise InputError(
-                "With noise the size of a patient's data has to be given beforehand, since the data may not tell it: "
-                "say what the squares of a patient's visit counts add up to (patient_size), and keep clip above 0."
+                "With noise, the expected sum of squares of a patient's visit counts must be given (patient_size > 0), "
+                "since it may not be computed from the data; clip must be above 0, too."
             )
-        if not isinstance(self.noise, bool):
-            raise InputError("noise must be yes or no.")
         if self.noise and self.n_init > 1:
             raise InputError(
-                "With noise every start costs as much of the promise as the first: use n_init=1."
+                "With noise, every start consumes the privacy budget as much as the first: use n_init=1."
             )
 
     @property
@@ -76,7 +81,7 @@ class Settings:
         return self.solver == "bpp"
 
     def as_dict(self) -> dict[str, Any]:
-        """What messages hold.
+        """The settings as a dictionary that JSON can hold.
 
         Examples
         --------
@@ -87,50 +92,31 @@ class Settings:
         return asdict(self)
 
     @classmethod
-    def read(cls, found: Any) -> "Settings":
-        """From a message or a file; raises ValueError or InputError where it is not sound.
+    def from_dict(cls, values: Any) -> "Settings":
+        """The settings in a message or a file; raises ValueError or InputError where they are invalid.
 
         Examples
         --------
         >>> from phenotaste import federated
-        >>> agreed = federated.Settings(rank=3)
-        >>> federated.Settings.read(agreed.as_dict()) == agreed
+        >>> settings = federated.Settings(rank=3)
+        >>> federated.Settings.from_dict(settings.as_dict()) == settings
         True
         """
-        if not isinstance(found, Mapping) or set(found) != {field.name for field in fields(cls)}:
+        if not isinstance(values, Mapping) or set(values) != {field.name for field in fields(cls)}:
             raise ValueError("settings")
-        return cls(**found)
+        return cls(**values)
 
 
-WHOLE = (
-    ("rank", 1, 10_000),
-    ("seed", 0, 2**32 - 1),
-    ("n_init", 1, MOST_STARTS),
-    ("max_rounds", 1, MOST_ROUNDS - 2),
-    ("minimum_patients", 1, 2**53),
-)
-AMOUNTS = ("lam", "mu", "tol", "patient_size", "static_size", "clip")
-CHOICES = {"weights": ("relative", "absolute"), "solver": ("cd", "bpp")}
-
-
-def checked_sites(names: Any) -> tuple[str, ...]:
-    """Names of sites: at least one, all different also where a file system takes a for A."""
+def check_sites(names: Any) -> tuple[str, ...]:
+    """Validate site names: at least one, and distinct also on case-insensitive file systems."""
     sites = tuple(names)
     for name in sites:
-        if not isinstance(name, str) or not SITE.fullmatch(name):
+        if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
             raise InputError(
-                f"A site cannot be called {str(name)[:50]!r}: use up to 40 letters, digits, hyphens and underscores."
+                f"{str(name)[:50]!r} is not a valid site name: use up to 40 letters, digits, hyphens and underscores."
             )
     if not sites:
         raise InputError("There are no sites: name those that take part.")
     if len({name.lower() for name in sites}) < len(sites):
-        raise InputError("Two sites have the same name: give each its own.")
+        raise InputError("Two sites have the same name: give each a different one.")
     return sites
-
-
-def static_weight(settings: Settings, visits: float, static: float) -> float:
-    """λ_eff, from the sums ‖X‖² and ‖A‖² over all sites."""
-    if settings.weights == "absolute":
-        return settings.lam
-    found = settings.lam * visits / static if static > 0 else 0.0
-    return found if math.isfinite(found) else 0.0

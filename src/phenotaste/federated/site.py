@@ -1,4 +1,4 @@
-"""A site's part: take the patient step over its own patients and answer with their sums. Patients stay there."""
+"""A site: run the patient step over its own patients and respond with their sums. Records never leave the site."""
 
 import os
 import re
@@ -10,40 +10,41 @@ from typing import NamedTuple
 from phenotaste.cohort import Cohort
 from phenotaste.disclosure import FEWEST
 from phenotaste.errors import InputError
-from phenotaste.federated import messages, site_state
-from phenotaste.federated.orders import Order, agreed, read_order
-from phenotaste.federated.settings import SMALLEST_COHORT
-from phenotaste.federated.site_state import SiteState
-from phenotaste.federated.site_work import Rules, Work, promised
-from phenotaste.selection.files import locked, write_file
+from phenotaste.federated import messages
+from phenotaste.federated.requests import Request, agreement_digest, parse_request
+from phenotaste.federated.settings import MIN_PATIENTS
+from phenotaste.federated.site_round import SitePolicy, SiteRound
+from phenotaste.federated.state import SiteState, has_site, load_site, save_site
+from phenotaste.storage.atomic import write_file
+from phenotaste.storage.locks import exclusive_folder
 
-USUAL_DELTA = 1e-5
-ORDER_FILE = re.compile(r"round-([0-9]{4,7})\.safetensors")
+DEFAULT_DELTA = 1e-5
+REQUEST_FILE = re.compile(r"round-([0-9]{4,7})\.safetensors")
 
 
-class Stepped(NamedTuple):
-    """What a step did, for the terminal.
+class StepReport(NamedTuple):
+    """The result of `step`.
 
     Examples
     --------
     >>> from phenotaste import federated, simulate
     >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
     >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2, max_rounds=3))
-    >>> answered = federated.step(message, cohort[:120], site="north", state="state-of-north")
-    >>> answered.site, answered.round, answered.patients, answered.again
+    >>> report = federated.step(message, cohort[:120], site="north", state="state-of-north")
+    >>> report.site, report.round, report.patients, report.repeated
     ('north', 0, 120, False)
     """
 
-    answer: Path
+    response: Path
     site: str
     round: int
-    kind: str
+    kind: str  # of the request: join, step or evaluate
     patients: int
     bytes_received: int
     bytes_sent: int
-    again: bool  # the message had been answered before: the same answer was written once more
-    hidden: int | None  # columns of too few patients, taken as zero
-    unknown: int | None  # columns that the dictionary lacks, left out
+    repeated: bool  # the request had a response already: the same bytes were written again
+    suppressed: int | None  # columns of too few patients, set to zero
+    unknown: int | None  # columns that are not among the model's, dropped
     epsilon: float | None  # spent so far, with noise
 
 
@@ -54,116 +55,125 @@ def step(
     site: str,
     state: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
-    minimum_patients: int = SMALLEST_COHORT,
-    fewest: int = FEWEST,
+    min_patients: int = MIN_PATIENTS,
+    min_cell_size: int = FEWEST,
     epsilon: float | None = None,
-    delta: float = USUAL_DELTA,
+    delta: float = DEFAULT_DELTA,
     exact: bool = False,
     threads: int | None = None,
-) -> Stepped:
-    """Answer the coordinator's message: a file, or the folder in which messages are exchanged.
+) -> StepReport:
+    """Respond to the coordinator's request, given as a file or as the exchange folder.
 
-    `state` is a folder of the site's own, for courses between rounds. The same message is answered with the same bytes,
-    however often; after a kill at any moment the step is simply taken again.
+    `state` is a private folder of the site, for the courses between rounds. Repeated calls with the same request write
+    the same bytes; after a kill at any moment, call it again.
 
     Examples
     --------
     >>> from phenotaste import federated, simulate
     >>> cohort, truth = simulate.ehr(240, n_features=20, rank=2, mean_visits=10, random_state=1)
     >>> message = federated.init("work", ["north", "south"], federated.Settings(rank=2, max_rounds=3))
-    >>> federated.step(message, cohort[:120], site="north", state="state-of-north").answer.name
+    >>> federated.step(message, cohort[:120], site="north", state="state-of-north").response.name
     'round-0000.north.safetensors'
-    >>> federated.step(message, cohort[:120], site="north", state="state-of-north").again
+    >>> federated.step(message, cohort[:120], site="north", state="state-of-north").repeated
     True
     """
-    source = newest_order(Path(message))
-    found = messages.read(source)
-    order = read_order(found)
-    target = answer_file(source, order, site, out)
-    rules = Rules(site, minimum_patients, fewest, epsilon, delta, exact)
-    hidden = unknown = None
-    with state_folder(Path(state)) as folder:
-        known = site_state.load(folder) if site_state.is_there(folder) else None
-        check_turn(order, found, known, rules, folder)
-        again = known is not None and known.message == found.digest
-        if known is None or not again:
-            work = Work(order, found.digest, known, rules, cohort_of(cohort), threads)
-            known = work.done()
-            # Before anything leaves: noise is never drawn twice for one message.
-            site_state.save(folder, known)
-            hidden, unknown = work.hidden, work.unknown
-        write_file(target, known.reply)
-    patients = messages.unpack(known.reply, "The answer").record["patients"]
-    spent = None if known.promised is None else promised(known).spent(known.noisy_rounds)
-    size = len(known.reply)
-    return Stepped(
-        target, site, order.round, order.kind, patients, found.size, size, again, hidden, unknown, spent
+    source = _newest_request(Path(message))
+    received = messages.read(source)
+    request = parse_request(received)
+    target = _response_path(source, request, site, out)
+    policy = SitePolicy(site, min_patients, min_cell_size, epsilon, delta, exact)
+    suppressed = unknown = None
+    with _locked_state(Path(state)) as folder:
+        current = load_site(folder) if has_site(folder) else None
+        if current is not None:
+            _check_sequence(request, received, current, policy, folder)
+        repeated = current is not None and current.request == received.digest
+        if current is None or not repeated:
+            work = SiteRound(request, received.digest, current, policy, _load_cohort(cohort), threads)
+            current = work.run()
+            # Saved before anything is sent: noise is never drawn twice for one request.
+            save_site(folder, current)
+            suppressed, unknown = work.n_suppressed, work.n_unknown
+        write_file(target, current.response)
+    return StepReport(
+        response=target,
+        site=site,
+        round=request.round,
+        kind=request.kind,
+        patients=messages.unpack(current.response, "The response").header["patients"],
+        bytes_received=received.size,
+        bytes_sent=len(current.response),
+        repeated=repeated,
+        suppressed=suppressed,
+        unknown=unknown,
+        epsilon=None if current.budget is None else current.budget.spent(current.noisy_rounds),
     )
 
 
-def cohort_of(cohort: Cohort | str | os.PathLike[str]) -> Cohort:
+def _load_cohort(cohort: Cohort | str | os.PathLike[str]) -> Cohort:
     return cohort if isinstance(cohort, Cohort) else Cohort.load(cohort)
 
 
-def newest_order(path: Path) -> Path:
-    """The message itself, or the coordinator's newest in a folder."""
+def _newest_request(path: Path) -> Path:
+    """The file itself, or the coordinator's newest request in a folder."""
     if not path.is_dir():
         return path
-    rounds = [int(match[1]) for name in os.listdir(path) if (match := ORDER_FILE.fullmatch(name))]
+    rounds = [int(match[1]) for name in os.listdir(path) if (match := REQUEST_FILE.fullmatch(name))]
     if not rounds:
-        raise InputError(
-            f"{path} holds no message of a coordinator: give the folder in which messages are exchanged."
-        )
+        raise InputError(f"{path} holds no request of a coordinator: give the exchange folder.")
     return path / messages.file_name(max(rounds))
 
 
-def answer_file(source: Path, order: Order, site: str, out: str | os.PathLike[str] | None) -> Path:
-    if site not in order.sites:
-        raise InputError(f"{site!r} is not among the sites that take part: {', '.join(order.sites)}.")
+def _response_path(source: Path, request: Request, site: str, out: str | os.PathLike[str] | None) -> Path:
+    if site not in request.sites:
+        raise InputError(f"{site!r} is not among the participating sites: {', '.join(request.sites)}.")
     target = Path(source.parent if out is None else out)
-    target = target / messages.file_name(order.round, site) if target.is_dir() else target
+    target = target / messages.file_name(request.round, site) if target.is_dir() else target
     if not target.parent.is_dir():
         raise InputError(f"The folder {target.parent} does not exist: create it, or choose another --out.")
     if target.is_dir() or target.resolve() == source.resolve():
-        raise InputError(f"{target} cannot take the answer: choose another --out.")
+        raise InputError(f"The response cannot be written to {target}: choose another --out.")
     return target
 
 
 @contextmanager
-def state_folder(path: Path) -> Iterator[Path]:
-    """The site's folder, one step at a time; a first step that is refused leaves none behind."""
-    with locked(path, "site's state"):
+def _locked_state(path: Path) -> Iterator[Path]:
+    """The site's folder, locked; a first step that is refused leaves no folder behind."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file: choose another folder for the site's state.")
+    with exclusive_folder(
+        path, f"{path} is in use by another process: wait for it, or choose another folder."
+    ):
         try:
             yield path
         finally:
             with suppress(OSError):
-                path.rmdir()  # only where it is empty
+                path.rmdir()  # fails unless it is empty
 
 
-def check_turn(
-    order: Order, message: messages.Message, known: SiteState | None, rules: Rules, folder: Path
+def _check_sequence(
+    request: Request, message: messages.Message, state: SiteState, policy: SitePolicy, folder: Path
 ) -> None:
-    """Whether this message comes next for this site."""
-    if known is None:
-        return
-    if known.federation != order.federation or known.site != rules.site:
+    """Check that the request continues this site's fit under the same conditions."""
+    if state.federation != request.federation or state.site != policy.site:
+        fit = "this" if state.federation == request.federation else "another"
         raise InputError(
-            f"{folder} is the state of {known.site} in {'this' if known.federation == order.federation else 'another'} "
-            "federated fit: give each site and each fit a folder of its own."
+            f"{folder} is the state of {state.site} in {fit} federated fit: give each site and each fit a folder of "
+            "its own."
         )
-    if known.settings != order.settings or known.agreed not in (None, agreed(order)):
+    if state.settings != request.settings or state.agreement not in (None, agreement_digest(request)):
         raise InputError(
-            f"{message.where} has other settings or columns than those that this site agreed to: ask the coordinator, "
-            "and begin a new fit if they are to change."
+            f"{message.source} has other settings or columns than this site agreed to: ask the coordinator, and start "
+            "a new fit if they are to change."
         )
-    if known.message != message.digest and order.round <= known.round:
+    if state.request != message.digest and request.round <= state.round:
         raise InputError(
-            f"{message.where} is of round {order.round}, and this site has answered round {known.round} already: "
-            "take the newest message; an older or a second one of a round is not answered."
+            f"{message.source} is of round {request.round}, and this site has responded to round {state.round} "
+            "already: use the newest request; older ones, and a second one of a round, get no response."
         )
-    if rules.fewest != known.fewest and rules.fewest != FEWEST:
+    if policy.min_cell_size != state.min_cell_size and policy.min_cell_size != FEWEST:
         raise InputError(
-            f"This site began with columns of at least {known.fewest} patients: that cannot change within a fit."
+            f"This site started with min_cell_size={state.min_cell_size}, which cannot change within a fit."
         )
-    if rules.epsilon is not None and known.promised != (rules.epsilon, rules.delta):
-        raise InputError("This site began with another promise of noise: that cannot change within a fit.")
+    if policy.epsilon is not None and state.epsilon_delta != (policy.epsilon, policy.delta):
+        raise InputError("This site started with another epsilon or delta, which cannot change within a fit.")

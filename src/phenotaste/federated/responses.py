@@ -1,0 +1,229 @@
+"""Responses of a site: to join its columns, to each step the sums over its patients, to evaluate its figures."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phenotaste.core.records import Array, Sums
+from phenotaste.errors import InputError
+from phenotaste.federated.columns import ColumnNames
+from phenotaste.federated.messages import (
+    MAX_BYTES,
+    Message,
+    are_valid_names,
+    float_array,
+    invalid,
+    is_integer,
+    is_nonnegative,
+    pack,
+)
+from phenotaste.federated.requests import EVALUATE, JOIN, STEP, Request
+
+RESPONSE_KIND = {JOIN: "columns", STEP: "sums", EVALUATE: "figures"}
+HEADER_BYTES = 2**16  # maximum size of a response's header without feature names
+ROUNDING = 1e-9
+POLAR_ROUNDING = 1e-3  # the polar factor of nearly dependent courses is not exactly orthonormal
+COUNTS = ("short", "empty", "counted")
+N_LOSS_PARTS = 4  # visits, static features, uniqueness, and static features at weight one
+
+
+class NoiseReport(NamedTuple):
+    """The privacy budget of a site and the noise that it implies."""
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+
+
+class Response(NamedTuple):
+    """A validated response; which optional fields are set depends on the request."""
+
+    site: str
+    patients: int
+    visits: int
+    digest: str
+    size: int
+    columns: ColumnNames | None = None
+    sizes: Array | None = None  # ‖X‖², ‖A‖²
+    sums: dict[int, Sums] | None = None  # by start
+    cold_start: bool = False  # the courses did not start from those of the previous round
+    noise: NoiseReport | None = None
+    figures: dict[str, Any] | None = None
+
+
+class Sender(NamedTuple):
+    """What every response says about its site."""
+
+    site: str
+    patients: int
+    visits: int
+
+
+def pack_response(
+    request: Request,
+    request_digest: str,
+    sender: Sender,
+    fields: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+) -> bytes:
+    """Serialise a response, bound by digest to one request and therefore to the models in it."""
+    header = {
+        "kind": RESPONSE_KIND[request.kind],
+        "federation": request.federation,
+        "round": request.round,
+        "sender": sender.site,
+        "request": request_digest,
+        "patients": sender.patients,
+        "visits": sender.visits,
+        **fields,
+    }
+    return pack(header, arrays)
+
+
+def sums_arrays(start: int, sums: Sums) -> dict[str, Array]:
+    """The sums of one start under the names they have in a response."""
+    return {f"{name}.{start}": part for name, part in zip(Sums._fields, sums, strict=True)}
+
+
+def max_response_bytes(request: Request) -> int:
+    """The maximum size of a response, checked before it is read."""
+    if request.columns is None or request.kind == JOIN:
+        return MAX_BYTES
+    J, P, R = len(request.columns.features), len(request.columns.static), request.settings.rank
+    numbers = len(request.tasks) * ((3 * R + J + P) * R + 4) if request.kind == STEP else J + P + R + 64
+    return 8 * numbers + HEADER_BYTES
+
+
+def parse_response(message: Message, request: Request, request_digest: str) -> Response:
+    """Parse and validate a site's response to this request."""
+    header = message.header
+    if header["federation"] != request.federation:
+        raise InputError(
+            f"{message.source} belongs to another federated fit: give the responses of this one."
+        )
+    if message.sender not in request.sites:
+        raise InputError(
+            f"{message.source} is not from one of the participating sites: {', '.join(request.sites)}."
+        )
+    if message.round != request.round:
+        raise InputError(
+            f"{message.source} is of round {message.round}, and responses to round {request.round} are expected: "
+            "give the newest responses."
+        )
+    if message.kind != RESPONSE_KIND[request.kind] or header.get("request") != request_digest:
+        raise InputError(
+            f"{message.source} responds to another request of round {request.round}: have {message.sender} repeat the "
+            "step with the current request."
+        )
+    try:
+        return _parse(message, request)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise invalid(message, "has a header that no site writes") from None
+
+
+def _parse(message: Message, request: Request) -> Response:
+    patients, visits = message.header["patients"], message.header["visits"]
+    if not is_integer(patients) or not is_integer(visits):
+        raise ValueError("counts")
+    if patients < request.settings.min_patients:
+        raise InputError(
+            f"{message.source}: {message.sender} has fewer than the agreed minimum of "
+            f"{request.settings.min_patients} patients; exclude it (--exclude)."
+        )
+    response = Response(message.sender, patients, visits, message.digest, message.size)
+    parse = {JOIN: _parse_columns, STEP: _parse_sums, EVALUATE: _parse_figures}[request.kind]
+    return parse(message, request, response)
+
+
+def _require_arrays(message: Message, names: set[str]) -> None:
+    if set(message.arrays) != names:
+        raise invalid(message, "holds other arrays than were requested")
+
+
+def _parse_columns(message: Message, request: Request, response: Response) -> Response:
+    if request.settings.noise:
+        _require_arrays(message, set())
+        return response
+    _require_arrays(message, {"sizes"})
+    features, static = message.header["features"], message.header["static"]
+    columns = None
+    if request.columns is None:
+        if not (are_valid_names(features) and are_valid_names(static) and features):
+            raise ValueError("names")
+        columns = ColumnNames(features, static)
+    return response._replace(columns=columns, sizes=float_array(message, "sizes", (2,)))
+
+
+def _parse_sums(message: Message, request: Request, response: Response) -> Response:
+    assert request.columns is not None
+    J, P, R = len(request.columns.features), len(request.columns.static), request.settings.rank
+    shapes = ((R, R), (J, R), (R, R), (P, R), (R, R), (4,))
+    _require_arrays(message, {f"{name}.{task.start}" for task in request.tasks for name in Sums._fields})
+    cold_start, noise = message.header["cold_start"], _parse_noise(message, request)
+    if not isinstance(cold_start, bool):
+        raise ValueError("cold_start")
+    sums = {}
+    for task in request.tasks:
+        sums[task.start] = Sums(
+            *(
+                float_array(message, f"{name}.{task.start}", shape, signed=noise is not None or name == "QU")
+                for name, shape in zip(Sums._fields, shapes, strict=True)
+            )
+        )
+        if noise is None:
+            check_sums(message, sums[task.start])
+    return response._replace(sums=sums, cold_start=cold_start, noise=noise)
+
+
+def _parse_noise(message: Message, request: Request) -> NoiseReport | None:
+    entry = message.header["noise"]
+    if entry is None:
+        return None
+    if not request.settings.noise or not all(
+        is_nonnegative(entry[name], 1e6) for name in NoiseReport._fields
+    ):
+        raise ValueError("noise")
+    return NoiseReport(*(float(entry[name]) for name in NoiseReport._fields))
+
+
+def check_sums(message: Message, sums: Sums) -> None:
+    """Check what holds for sums over any patients under any model: positive semidefinite grams, Cauchy–Schwarz."""
+    for gram in (sums.UU, sums.WW):
+        slack = ROUNDING * max(float(np.trace(gram)), np.finfo(float).tiny)
+        asymmetry, smallest = np.abs(gram - gram.T).max(), np.linalg.eigvalsh((gram + gram.T) / 2)[0]
+        if asymmetry > slack or smallest < -slack * len(gram):
+            raise invalid(message, "holds a gram matrix that is not positive semidefinite")
+    x2, a2, mu, mu_u2 = sums.scalars
+    factor = 1 + ROUNDING
+    if (
+        np.any(np.sum(sums.XU**2, axis=0) > x2 * np.diagonal(sums.UU) * factor)
+        or np.any(np.sum(sums.AW**2, axis=0) > a2 * np.diagonal(sums.WW) * factor)
+        or np.sum(sums.QU**2) > mu * mu_u2 * (1 + POLAR_ROUNDING)
+    ):
+        raise invalid(message, "holds sums that are inconsistent with each other")
+
+
+def _parse_figures(message: Message, request: Request, response: Response) -> Response:
+    assert request.columns is not None
+    columns = request.columns
+    shapes = {
+        "parts": (N_LOSS_PARTS,),
+        "gaps": (1,),
+        "score_totals": (request.settings.rank,),
+        "feature_patients": (len(columns.features),),
+        "static_patients": (len(columns.static),),
+    }
+    _require_arrays(message, set(shapes))
+    counts = {name: message.header[name] for name in COUNTS}
+    if not all(is_integer(count, 0, response.patients) for count in counts.values()):
+        raise ValueError("counts")
+    arrays = {  # the uniqueness part is a difference and may be negative
+        name: float_array(message, name, shape, signed=name == "parts") for name, shape in shapes.items()
+    }
+    for name in ("feature_patients", "static_patients"):
+        if np.any(arrays[name] > response.patients) or np.any(arrays[name] % 1):
+            raise ValueError("counts")
+    return response._replace(figures={**counts, **arrays})
