@@ -1,11 +1,11 @@
-"""Phenotype definitions as tables people read."""
+"""Phenotype definitions as tables."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phenotaste.errors import InputError
+from phenotaste.validation import check_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,23 +22,22 @@ def definitions(
     scale: Literal["matrix", "column"] = "matrix",
     largest_entries: tuple[float, float] | None = None,
 ) -> "pd.DataFrame":
-    """One row for each feature of weight at least `min_weight`, `top` of each kind, heaviest first.
+    """Return one row for each feature of weight at least `min_weight`, `top` of each kind, in descending order.
 
-    Weights are shares of the largest entry of the whole matrix, as in the paper's tables, or of each column.
-    `largest_entries` are those of the whole matrices, where V and F are only parts of them.
+    Weights are relative to the largest entry of the matrix, as in the paper's tables, or of each column.
+    `largest_entries` are those of the complete matrices if V and F are only parts of them.
     """
     import pandas as pd
 
-    if scale not in ("matrix", "column"):
-        raise InputError(f"scale is {scale!r}: choose 'matrix' (as in the paper) or 'column'.")
+    check_choice("scale", scale, ("matrix", "column"))
     rows: list[tuple[int, str, str, float]] = []
     kinds = [("temporal", V, feature_names), ("static", F, static_names)]
-    whole = dict(zip(("temporal", "static"), largest_entries or (None, None), strict=True))
+    matrix_largest = dict(zip(("temporal", "static"), largest_entries or (None, None), strict=True))
     for r in range(V.shape[1]):
         for kind, factor, names in kinds:
             if factor is None or factor.size == 0:
                 continue
-            largest = whole[kind] if scale == "matrix" else factor[:, r].max()
+            largest = matrix_largest[kind] if scale == "matrix" else factor[:, r].max()
             largest = factor.max() if largest is None else largest
             weight = scaled(factor[:, r], largest)
             heaviest = np.argsort(-weight, kind="stable")[:top]
@@ -51,5 +50,5 @@ def definitions(
 
 
 def scaled(factor: NDArray[Any], largest: float) -> NDArray[Any]:
-    """Weights as all tables, figures and pages give them: shares of the largest entry; zeros stay zeros."""
+    """Return weights relative to the largest entry, as in all tables, figures and pages."""
     return factor / largest if largest > 0 else factor
