@@ -1,4 +1,4 @@
-"""The package's baselines beside tensorly and TASTE, in processor time. `python -m benchmarks.baselines -h`."""
+"""CPU time per iteration of the baselines, tensorly and TASTE. `python -m benchmarks.baselines -h`."""
 
 import argparse
 from datetime import date
@@ -10,7 +10,7 @@ from . import machine, report
 from .data import STORED
 from .process import measure
 
-# Iterations a round: enough for a median, few where one takes long.
+# Iterations per round: enough for a median, fewer for slow methods.
 ITERATIONS = {
     "TASTE": 12,
     "tensorly": 4,
@@ -37,32 +37,35 @@ def main() -> None:
         for _ in range(rounds):
             for name, iterations in ITERATIONS.items():
                 task = {"path": str(STORED), "n_patients": patients, "rank": rank, "iterations": iterations}
-                found = measure(job="iterate", method=name, errors=False, clock="cpu", **task)
-                report.progress(task, name, found)
-                if "failed" not in found:
-                    runs[name].append(median(b - a for a, b in pairwise(found["seconds"])))
+                result = measure(job="iterate", method=name, errors=False, clock="cpu", **task)
+                report.progress(task, name, result)
+                if "failed" not in result:
+                    runs[name].append(median(b - a for a, b in pairwise(result["seconds"])))
         results["cases"][rank] = runs
     report.publish("baselines", results, page(results), None if options.quick else report.RESULTS)
 
 
 def page(results: dict[str, Any]) -> str:
     shape = results["shape"]
-    rows = ["| R | method | seconds an iteration | beside TASTE | beside tensorly |", "|---|---|---|---|---|"]
+    rows = [
+        "| R | method | seconds per iteration | relative to TASTE | relative to tensorly |",
+        "|---|---|---|---|---|",
+    ]
     for rank, runs in results["cases"].items():
-        middle = {name: median(times) for name, times in runs.items() if times}
-        for name, seconds in middle.items():
-            beside = [
-                seconds / middle[other] if other in middle else float("nan")
+        medians = {name: median(times) for name, times in runs.items() if times}
+        for name, seconds in medians.items():
+            ratios = [
+                seconds / medians[other] if other in medians else float("nan")
                 for other in ("TASTE", "tensorly")
             ]
-            rows.append(f"| {rank} | {name} | {seconds:.3f} | {beside[0]:.2f} | {beside[1]:.3f} |")
+            rows.append(f"| {rank} | {name} | {seconds:.3f} | {ratios[0]:.2f} | {ratios[1]:.3f} |")
     parts = [
-        f"# The baselines beside tensorly and TASTE, {date.today().isoformat()}",
+        f"# Baselines, tensorly and TASTE: CPU time, {date.today().isoformat()}",
         report.machine_lines(results["machine"]),
         f"{shape['patients']} patients, {shape['visits']} visits, {shape['features']} features, {shape['nonzeros']} "
         f"non-zeros, {shape['static']} static features. One thread and one process each, interleaved, median of "
-        f"{results['rounds']} rounds, processor time (the machine need not be idle). An iteration is not the same work "
-        "in each: tensorly's takes five inner ones and knows no static features; Spartan knows none either.",
+        f"{results['rounds']} rounds, CPU time (the machine need not be idle). Iterations differ in their work: "
+        "tensorly's has five inner ones; tensorly and Spartan do not use static features.",
         "\n".join(rows),
     ]
     return "\n\n".join(parts) + "\n"

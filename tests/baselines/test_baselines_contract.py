@@ -1,4 +1,4 @@
-"""What every factorisation and every classifier promises, whichever method it is. A new method adds one line."""
+"""The contract of all factorisations and classifiers; a new method adds one line."""
 
 import inspect
 import re
@@ -45,7 +45,7 @@ CLASSIFIERS = {
         3, predictor="lasso", max_iter=8, random_state=0, **RECURRENT
     ),
 }
-# What is promised not to be negative; PARAFAC2 with exact cross-products has courses of either sign.
+# Factors that must not be negative; PARAFAC2 with exact cross-products has courses of either sign.
 NON_NEGATIVE = dict.fromkeys(FACTORISATIONS, ("V_", "W_", "U_"))
 NON_NEGATIVE |= dict.fromkeys(("Spartan", "Copa", "Copa smooth", "CopaStatic"), ("V_", "W_"))
 PATIENTS = ("W_", "U_", "offsets_", "patient_ids_")
@@ -66,15 +66,15 @@ def _quiet():
         yield
 
 
-def test_everything_public_is_under_contract():
+def test_every_public_baseline_is_tested():
     assert {name.split()[0] for name in [*FACTORISATIONS, *CLASSIFIERS]} - {"TASTE"} == set(baselines.__all__)
 
 
-# --- all of them -------------------------------------------------------------------------------------------
+# --- all estimators -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [*FACTORISATIONS.values(), *CLASSIFIERS.values()])
-def test_scikit_learn_manners(make):
+def test_scikit_learn_conventions(make):
     model = make()
     again = clone(model)
     assert again is not model
@@ -84,8 +84,8 @@ def test_scikit_learn_manners(make):
         model.predict_proba(cohort()) if hasattr(model, "predict_proba") else model.transform(cohort())
     with pytest.raises(InputError, match="Cohort"):
         model.fit(np.ones((3, 2)), [0, 1, 0])
-    said = sys.modules[type(model).__module__].__doc__ + type(model).__doc__
-    assert re.search(r"(et al|Bro).*20\d\d", said, re.DOTALL), "names the paper it comes from"
+    docs = sys.modules[type(model).__module__].__doc__ + type(model).__doc__
+    assert re.search(r"(et al|Bro).*20\d\d", docs, re.DOTALL), "names its paper"
 
 
 # --- factorisations ----------------------------------------------------------------------------------------
@@ -114,9 +114,7 @@ def test_shapes_and_signs(name, n_static):
 
 @factorisation
 def test_metrics_and_tables(name):
-    c = cohort(
-        1, 14, n_static=0
-    )  # with static features CopaStatic's own loss counts entries that are not the data's
+    c = cohort(1, 14, n_static=0)  # CopaStatic's own loss counts static features once per visit
     model = FACTORISATIONS[name]().fit(c)
     assert metrics.objective(model, c) == pytest.approx(model.loss_curve_[-1], rel=1e-8)
     assert metrics.rmse(model, c) == pytest.approx(model.rmse_)
@@ -134,7 +132,7 @@ def test_same_seed_same_bits(name):
 
 
 @factorisation
-def test_projection_is_each_patients_own_affair(name):
+def test_projection_does_not_depend_on_the_other_patients(name):
     c = cohort(3, 14)
     model = FACTORISATIONS[name]().fit(c)
     projected = model.project(c)
@@ -175,20 +173,20 @@ def test_saved_and_loaded_it_scores_the_same(name, include_patients, tmp_path):
 
 
 @factorisation
-def test_factorisation_of_awkward_cohorts(name):
+def test_factorisation_of_degenerate_cohorts(name):
     for c in (
-        cohort(0, 12, visits=(0, 1)),  # hardly a history
+        cohort(0, 12, visits=(0, 1)),  # at most one visit
         Cohort(np.zeros((12, 2)), np.arange(13)),  # visits without codes, and fewer features than phenotypes
         Cohort(np.zeros((0, 2)), np.zeros(13, int), np.eye(12)[:, :3]),  # no visits at all
         Cohort(np.ones((3, 1)), [0, 3]),  # one patient, one feature
     ):
         model = FACTORISATIONS[name]().fit(c)
-        for found in (model.V_, model.W_, model.U_, model.H_, model.loss_curve_, model.transform(c)):
-            assert np.isfinite(found).all()
+        for array in (model.V_, model.W_, model.U_, model.H_, model.loss_curve_, model.transform(c)):
+            assert np.isfinite(array).all()
 
 
 @factorisation
-def test_factorisation_refuses_what_it_cannot_do(name):
+def test_factorisation_refuses_invalid_input(name):
     c = cohort(1, 14)
     for setting, value in (("rank", 0), ("max_iter", 0), ("tol", -1.0), ("init", "none")):
         with pytest.raises(InputError, match=setting):
@@ -203,7 +201,7 @@ def test_factorisation_refuses_what_it_cannot_do(name):
 
 
 @factorisation
-def test_patients_are_the_index_of_a_frame(name):
+def test_pandas_output_is_indexed_by_patient(name):
     c = cohort(1, 14)
     frame = FACTORISATIONS[name]().set_output(transform="pandas").fit(c).transform(c)
     assert list(frame.index) == list(c.patient_ids)
@@ -211,7 +209,7 @@ def test_patients_are_the_index_of_a_frame(name):
 
 
 @pytest.mark.parametrize("name", [name for name in FACTORISATIONS if name != "CNTF"])
-def test_same_bits_whatever_the_threads(name):
+def test_bits_do_not_depend_on_n_jobs(name):
     c = cohort(2, 60)
     one, three = (FACTORISATIONS[name](n_jobs=n).fit(c) for n in (1, 3))
     for attribute in ("V_", "W_", "U_", "loss_curve_"):
@@ -226,18 +224,18 @@ def test_probabilities(name):
     c = presence_effect(n_patients=60)
     assert (np.diff(c.offsets) == 0).any()
     model = CLASSIFIERS[name]().fit(c)
-    found = model.predict_proba(c)
-    assert found.shape == (60, 2)
-    assert found.min() >= 0
-    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    probabilities = model.predict_proba(c)
+    assert probabilities.shape == (60, 2)
+    assert probabilities.min() >= 0
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     np.testing.assert_array_equal(model.classes_, [0, 1])
-    np.testing.assert_array_equal(model.predict(c), model.classes_[found.argmax(axis=1)])
+    np.testing.assert_array_equal(model.predict(c), model.classes_[probabilities.argmax(axis=1)])
     assert model.score(c, c.labels) == np.mean(model.predict(c) == c.labels)
-    np.testing.assert_allclose(model.predict_proba(c[7]), found[[7]], atol=1e-6)
+    np.testing.assert_allclose(model.predict_proba(c[7]), probabilities[[7]], atol=1e-6)
 
 
 @classifier
-def test_labels_may_be_handed_in(name):
+def test_labels_may_be_given_as_y(name):
     c = presence_effect(n_patients=60)
     own = CLASSIFIERS[name]().fit(c).predict_proba(c)
     given = CLASSIFIERS[name]().fit(Cohort(c.visits, c.offsets, c.static), c.labels).predict_proba(c)
@@ -266,16 +264,15 @@ def test_same_seed_same_probabilities(name):
 
 
 @classifier
-def test_awkward_cohorts(name):
+def test_degenerate_cohorts(name):
     labels = np.arange(12) % 2
     for c in (
         cohort(0, 12, n_static=0),  # no static features
-        cohort(0, 12, visits=(0, 1)),  # hardly a history
+        cohort(0, 12, visits=(0, 1)),  # at most one visit
         Cohort(np.zeros((12, 2)), np.arange(13)),  # visits without codes
         Cohort(np.zeros((0, 2)), np.zeros(13, int)),  # no visits at all
     ):
-        found = CLASSIFIERS[name]().fit(c, labels).predict_proba(c)
-        assert np.isfinite(found).all()
+        assert np.isfinite(CLASSIFIERS[name]().fit(c, labels).predict_proba(c)).all()
 
 
 @classifier
@@ -295,8 +292,8 @@ def test_saved_and_loaded_it_predicts_the_same(name, tmp_path):
     loaded = type(model).load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(c), model.predict_proba(c))
     np.testing.assert_array_equal(loaded.classes_, model.classes_)
-    kept = {name: value for name, value in model.get_params().items() if name not in ("device", "callback")}
-    assert {name: loaded.get_params()[name] for name in kept} == kept
+    saved = {name: value for name, value in model.get_params().items() if name not in ("device", "callback")}
+    assert {name: loaded.get_params()[name] for name in saved} == saved
     c[:3].save(tmp_path / "cohort")
     with pytest.raises(InputError):
         type(model).load(tmp_path / "cohort")
@@ -305,17 +302,17 @@ def test_saved_and_loaded_it_predicts_the_same(name, tmp_path):
 @classifier
 def test_cross_validation(name):
     c = presence_effect(n_patients=60)
-    found = cross_val_score(CLASSIFIERS[name](), c, c.labels, cv=2, scoring="roc_auc", error_score="raise")
-    assert np.all((found >= 0) & (found <= 1))
+    scores = cross_val_score(CLASSIFIERS[name](), c, c.labels, cv=2, scoring="roc_auc", error_score="raise")
+    assert np.all((scores >= 0) & (scores <= 1))
 
 
 @classifier
-def test_separate_patients_choose_the_settings(name):
+def test_settings_are_chosen_by_the_validation_cohort(name):
     c = presence_effect()
     model = CLASSIFIERS[name]().fit(c[:200], validation=c[200:260])
-    found = roc_auc_score(c.labels[200:260], model.predict_proba(c[200:260])[:, 1])
-    claimed = getattr(model, "validation_auc_", None)
-    claimed = max(model.validation_curve_) if claimed is None else claimed
-    assert claimed == pytest.approx(found, abs=1e-9)
+    auc = roc_auc_score(c.labels[200:260], model.predict_proba(c[200:260])[:, 1])
+    reported = getattr(model, "validation_auc_", None)
+    reported = max(model.validation_curve_) if reported is None else reported
+    assert reported == pytest.approx(auc, abs=1e-9)
     with pytest.raises(InputError, match="one class"):
         CLASSIFIERS[name]().fit(c[:200], validation=c[200:260][c.labels[200:260] == 0])

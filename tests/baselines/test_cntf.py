@@ -1,4 +1,4 @@
-"""CNTF: its kernels against the reference, its network, what it recovers and predicts, and its manners."""
+"""CNTF: its kernels against the reference, its network, recovery, prediction, errors and saved models."""
 
 import subprocess
 import sys
@@ -27,14 +27,14 @@ SMALL = {"hidden_size": 8, "max_iter": 8, "pretrain": 3, "max_epochs": 6, "rando
 POISSON = SMALL | {"beta": 0.0, "predictor": "lasso", "C": 1.0}
 
 
-def counts(seed, n_visits=12, J=6, R=3, unknown=True):
-    """Sparse counts with empty visits, and definitions with a feature that none of them knows."""
+def counts(seed, n_visits=12, J=6, R=3, zero_feature=True):
+    """Sparse counts with empty visits, and definitions in which one feature has weight zero."""
     rng = np.random.default_rng(seed)
     X = rng.poisson(0.7, (n_visits, J)).astype(float)
     X[::5] = 0
     V = rng.random((J, R)) * (rng.random((J, R)) < 0.8)
     V[0] = rng.random(R) + 0.1
-    if unknown:
+    if zero_feature:
         V[-1] = 0
     S = rng.random((n_visits, R))
     S[1] = 0
@@ -42,48 +42,50 @@ def counts(seed, n_visits=12, J=6, R=3, unknown=True):
 
 
 def csr(X):
-    """The arrays of X, of the kinds that the kernels get in a fit, so that they are compiled once."""
+    """The arrays of X, with the types that the kernels get in a fit, so that they are compiled once."""
     matrix = sparse.csr_array(X)
     return matrix.data, read_only(matrix.indices, np.int32), read_only(matrix.indptr, np.int64)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 20.0]), st.integers(0, 12))
 @settings(max_examples=40)
-def test_patient_step_is_the_reference(seed, beta, n_first):
+def test_patient_step_matches_the_reference(seed, beta, n_first):
     X, V, S, rng = counts(seed)
     rows = rng.permutation(len(X))
-    expected, slope = rng.random(S.shape), beta * rng.standard_normal(S.shape)
+    expected, gradient = rng.random(S.shape), beta * rng.standard_normal(S.shape)
     has_expected = np.arange(len(X)) >= n_first
-    wanted = poisson_reference.regularised_step(X[rows], V, S[rows], expected, slope, has_expected, beta)
+    reference = poisson_reference.regularised_step(
+        X[rows], V, S[rows], expected, gradient, has_expected, beta
+    )
     shares = poisson_reference.shares(X, V, S).sum(axis=0)
     T = np.ones_like(V)
-    poisson.patient_step(*csr(X), rows, V, S, expected, slope, n_first, beta, T)
-    np.testing.assert_allclose(S[rows], wanted, rtol=1e-9, atol=1e-10)
+    poisson.patient_step(*csr(X), rows, V, S, expected, gradient, n_first, beta, T)
+    np.testing.assert_allclose(S[rows], reference, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(T, 1 + shares, rtol=1e-10)
     assert S.min() >= 0
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=20)
-def test_divergence_is_the_reference(seed):
+def test_divergence_matches_the_reference(seed):
     X, V, S, _ = counts(seed)
-    found = np.empty(len(X))
-    poisson.divergences(*csr(X), V, S, found)
-    np.testing.assert_allclose(found, poisson_reference.divergence(X, V, S), rtol=1e-10, atol=1e-10)
+    divergences = np.empty(len(X))
+    poisson.divergences(*csr(X), V, S, divergences)
+    np.testing.assert_allclose(divergences, poisson_reference.divergence(X, V, S), rtol=1e-10, atol=1e-10)
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=20)
-def test_projection_is_the_likeliest(seed):
-    """Where s > 0 the slope is zero, elsewhere it points up."""
-    X, V, S, _ = counts(seed, unknown=False)
+def test_projection_maximises_the_likelihood(seed):
+    """The gradient is zero where s > 0 and non-negative elsewhere."""
+    X, V, S, _ = counts(seed, zero_feature=False)
     poisson.project_rows(*csr(X), V, S, 1e-12, 100_000)
     mean = S @ V.T
-    slope = V.sum(axis=0) - np.divide(X, mean, out=np.zeros_like(X), where=mean > 0) @ V
-    busy = X.sum(axis=1) > 0
-    assert np.abs(slope * S)[busy].max() < 1e-6
-    assert slope[busy].min() > -1e-3
-    assert np.all(S[~busy] == 0)
+    gradient = V.sum(axis=0) - np.divide(X, mean, out=np.zeros_like(X), where=mean > 0) @ V
+    nonempty = X.sum(axis=1) > 0
+    assert np.abs(gradient * S)[nonempty].max() < 1e-6
+    assert gradient[nonempty].min() > -1e-3
+    assert np.all(S[~nonempty] == 0)
 
 
 @given(st.floats(0.01, 100), st.floats(-100, 100), st.floats(0, 100))
@@ -100,31 +102,31 @@ def test_plain_poisson_factorisation_never_rises():
         assert curve[-1] < curve[0]
 
 
-def test_a_feature_that_the_start_does_not_know_is_learnt(monkeypatch):
-    """Shares of nothing stay nothing, so a start must give every feature some."""
+def test_features_with_weight_zero_at_the_start_are_learnt(monkeypatch):
+    """EM steps keep zeros, so every feature needs a positive starting weight."""
     c, _ = drifting(n_patients=30)
     start = Model(np.eye(3), np.vstack([np.ones((6, 3)), np.zeros((6, 3))]), np.zeros((0, 3)))
     monkeypatch.setattr("phenotaste.baselines.cntf.init_model", lambda *_: start)
     assert CNTF(3, **POISSON).fit(c).V_[6:].sum(axis=1).min() > 0
 
 
-def test_the_visit_before():
+def test_rows_of_previous_visits():
+    from phenotaste.baselines._cntf_networks import previous_rows
     from phenotaste.baselines._recurrent import packed_rows
-    from phenotaste.baselines._temporal import visits_before
 
     offsets = np.array([0, 4, 5, 5, 8])
     rows, owners, per_step = packed_rows(offsets, np.array([0, 3, 1]))
     np.testing.assert_array_equal(rows, [0, 5, 4, 1, 6, 2, 7, 3])
     np.testing.assert_array_equal(owners, [0, 1, 2, 0, 1, 0, 1, 0])
-    np.testing.assert_array_equal(rows[visits_before(per_step)], rows[3:] - 1)
+    np.testing.assert_array_equal(rows[previous_rows(per_step)], rows[3:] - 1)
 
 
-def test_the_network_says_how_each_visit_bears_on_later_ones():
-    """Against differences: d Σ(s − expected)² / ds, with s as the network's input only."""
-    from phenotaste.baselines._temporal import Expectation, Regulariser
+def test_gradient_of_the_prediction_errors():
+    """Against finite differences: d Σ(s − expected)² / ds, with s as the network's input only."""
+    from phenotaste.baselines._cntf_networks import NextVisitLSTM, Regulariser
 
     torch.manual_seed(0)
-    network = Expectation(2, 5, 1)
+    network = NextVisitLSTM(2, 5, 1)
     per_step = np.array([3, 2, 1])
     visits = np.random.default_rng(0).random((6, 2))
 
@@ -139,15 +141,15 @@ def test_the_network_says_how_each_visit_bears_on_later_ones():
         moved[at] = 0.02
         up, down = (np.square(visits[3:] - expected(visits + step)).sum() for step in (moved, -moved))
         differences[at] = (up - down) / 0.04
-    found, slope = Regulariser(network, 1e-3, torch.device("cpu")).learn(visits, per_step)
-    np.testing.assert_allclose(found[3:], before, rtol=1e-5)
-    np.testing.assert_allclose(slope, differences, rtol=0.01, atol=1e-4)
-    assert np.all(slope[-1] == 0)
+    predicted, gradient = Regulariser(network, 1e-3, torch.device("cpu")).train_step(visits, per_step)
+    np.testing.assert_allclose(predicted[3:], before, rtol=1e-5)
+    np.testing.assert_allclose(gradient, differences, rtol=0.01, atol=1e-4)
+    assert np.all(gradient[-1] == 0)
     assert not np.array_equal(expected(visits), before)
 
 
 def drifting(seed=0, n_patients=120):
-    """Poisson visits whose three phenotypes take turns, smoothly."""
+    """Poisson visits whose three phenotypes alternate smoothly over time."""
     rng = np.random.default_rng(seed)
     V = np.repeat(np.eye(3), 4, axis=0) * rng.uniform(0.5, 1, (12, 3))
     visits, lengths = [], rng.integers(2, 14, n_patients)
@@ -167,24 +169,24 @@ def test_recovers_definitions_and_makes_visits_predictable():
         assert metrics.matched_similarity(model.V_, V) > 0.95
     plain, regularised = fits.values()
     assert regularised.loss_curve_[-1] < 0.9 * regularised.loss_curve_[10]
-    # Under the same network the regularised courses are less of a surprise than the plain ones, at a price.
+    # Under the same network the regularised courses have smaller prediction errors, at the cost of a worse fit.
     plain.network_, plain.beta = regularised.network_, 1.0
     assert regularised.objective(c) < 0.9 * plain.objective(c)
     assert regularised.rmse_ > plain.rmse_
 
 
-def test_plain_poisson_factorisation_reaches_what_scikit_learn_reaches():
+def test_plain_poisson_factorisation_reaches_the_loss_of_scikit_learn():
     """The same objective as NMF with the Kullback–Leibler divergence, by another algorithm from another start."""
     c, _ = drifting()
-    ours = CNTF(3, **POISSON | {"max_iter": 300, "tol": 0}).fit(c).loss_curve_[-1]
-    theirs = NMF(
+    loss = CNTF(3, **POISSON | {"max_iter": 300, "tol": 0}).fit(c).loss_curve_[-1]
+    nmf = NMF(
         3, solver="mu", beta_loss="kullback-leibler", init="nndsvda", max_iter=300, tol=0, random_state=0
     )
-    theirs.fit(c.visits)
-    assert ours == pytest.approx(theirs.reconstruction_err_**2 / 2, rel=1e-3)
+    nmf.fit(c.visits)
+    assert loss == pytest.approx(nmf.reconstruction_err_**2 / 2, rel=1e-3)
 
 
-def test_lstm_sees_an_order_effect_and_the_lasso_on_scores_does_not():
+def test_only_the_lstm_detects_an_order_effect():
     c = order_effect()
     settings = {"max_iter": 20, "hidden_size": 16, "learning_rate": 0.01, "random_state": 0}
     aucs = {}
@@ -196,7 +198,7 @@ def test_lstm_sees_an_order_effect_and_the_lasso_on_scores_does_not():
 
 
 @pytest.mark.parametrize("predictor", ["lstm", "lasso"])
-def test_predicts_from_how_much_of_a_phenotype_there_was(predictor):
+def test_predicts_from_the_total_of_a_phenotype(predictor):
     rng = np.random.default_rng(0)
     labels = (np.arange(300) % 2).astype(float)
     rates = np.repeat(np.where(labels[:, None] > 0, [1.5, 0.5], [0.5, 1.5]), 4, axis=0)
@@ -205,8 +207,8 @@ def test_predicts_from_how_much_of_a_phenotype_there_was(predictor):
     settings = SMALL | {"max_epochs": 20, "learning_rate": 0.02}
     model = CNTF(2, predictor=predictor, **settings).fit(c[:200], validation=c[200:250])
     assert roc_auc_score(c.labels[250:], model.predict_proba(c[250:])[:, 1]) > 0.9
-    found = roc_auc_score(c.labels[200:250], model.predict_proba(c[200:250])[:, 1])
-    assert model.validation_auc_ == pytest.approx(found)
+    auc = roc_auc_score(c.labels[200:250], model.predict_proba(c[200:250])[:, 1])
+    assert model.validation_auc_ == pytest.approx(auc)
 
 
 def test_scores_and_courses_are_the_factorisation():
@@ -222,7 +224,7 @@ def test_scores_and_courses_are_the_factorisation():
         assert metrics.objective(fitted, c) == pytest.approx(fitted.loss_curve_[-1], rel=1e-8)
 
 
-def test_data_in_other_units_gives_the_same_phenotypes():
+def test_phenotypes_do_not_depend_on_the_units_of_the_data():
     c = cohort(1, 25)
     thousand = Cohort(1000 * c.visits, c.offsets, c.static)
     a, b = (CNTF(3, **SMALL).fit(data) for data in (c, thousand))
@@ -230,7 +232,7 @@ def test_data_in_other_units_gives_the_same_phenotypes():
     np.testing.assert_allclose(b.W_, 1000 * a.W_, rtol=1e-3, atol=1e-2)
 
 
-def test_static_features_are_not_looked_at():
+def test_static_features_are_ignored():
     c = presence_effect(n_patients=40)
     bare = Cohort(c.visits, c.offsets, labels=c.labels, feature_names=c.feature_names)
     models = [CNTF(3, **SMALL).fit(data) for data in (c, bare)]
@@ -239,7 +241,7 @@ def test_static_features_are_not_looked_at():
     assert models[0].F_ is None
 
 
-def test_patients_alone_get_the_scores_of_the_batch():
+def test_scores_do_not_depend_on_the_other_patients():
     c = cohort(3, 20)
     model = CNTF(3, **SMALL).fit(c)
     together = model.transform(c)
@@ -247,7 +249,7 @@ def test_patients_alone_get_the_scores_of_the_batch():
         np.testing.assert_array_equal(model.transform(c[k]), together[[k]])
 
 
-def test_labels_are_optional_but_never_guessed():
+def test_labels_are_optional_but_missing_ones_are_refused():
     c = presence_effect(n_patients=40)
     bare = Cohort(c.visits, c.offsets)
     model = CNTF(3, **SMALL).fit(c)
@@ -282,8 +284,8 @@ def test_saved_and_loaded_it_predicts_the_same(tmp_path, settings):
         np.testing.assert_array_equal(loaded.predict(c), model.predict(c))
 
 
-@pytest.mark.parametrize("name", ["network.decoder.bias", "predictor.reader.logistic.weight"])
-def test_networks_that_do_not_fit_are_refused(tmp_path, name):
+@pytest.mark.parametrize("name", ["network.decoder.bias", "predictor.classifier.logistic.weight"])
+def test_saved_networks_of_a_wrong_shape_are_refused(tmp_path, name):
     CNTF(3, **SMALL).fit(presence_effect(n_patients=40)).save(tmp_path / "model")
     files, meta = tensors.read(tmp_path / "model", "taste-model", mmap=False)
     files["networks"][name] = files["networks"][name][..., :-1]
@@ -292,8 +294,8 @@ def test_networks_that_do_not_fit_are_refused(tmp_path, name):
         CNTF.load(tmp_path / "model")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-def test_a_gpu_finds_what_the_cpu_finds():
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_and_cpu_agree():
     c = presence_effect(n_patients=60)
     on_cpu, on_gpu = (CNTF(3, **SMALL, device=device).fit(c) for device in ("cpu", "cuda"))
     assert metrics.matched_similarity(on_cpu.V_, on_gpu.V_) > 0.99
@@ -301,7 +303,7 @@ def test_a_gpu_finds_what_the_cpu_finds():
     assert on_gpu.predict_proba(c).shape == (60, 2)
 
 
-def test_without_a_network_torch_is_not_loaded():
+def test_torch_is_not_imported_without_a_network():
     code = (
         "import sys; from phenotaste import Cohort, baselines; baselines.CNTF();"
         "c = Cohort([[1.0, 0], [2.0, 1], [0, 1]], [0, 1, 2, 3], labels=[0, 1, 1]);"

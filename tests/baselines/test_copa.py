@@ -1,4 +1,4 @@
-"""COPA and what was made of it: proximal steps, duals that last, smooth courses, static features."""
+"""COPA and its variants: proximal steps, persistent dual variables, smooth courses, static features."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from helpers.cohorts import cohort
 from phenotaste import Cohort, InputError, metrics, simulate
 from phenotaste.baselines import Copa, CopaPlus, CopaStatic, Spartan
-from phenotaste.baselines.copa import Constrained, times_of
+from phenotaste.baselines.copa import ADMMUpdates, numeric_times
 from phenotaste.core.parafac2 import admm, splines
 from phenotaste.core.reference import nnls_from_gram
 
 
 def problem(seed, rows=6, rank=4):
-    """A Gram matrix with correlated columns, and right-hand sides whose solutions touch the bound."""
+    """A Gram matrix with correlated columns, and right-hand sides with active constraints."""
     rng = np.random.default_rng(seed)
     M = rng.random((12, rank)) + 0.5
     return M.T @ M, rng.standard_normal((rows, 12)) @ M
@@ -22,18 +22,18 @@ def problem(seed, rows=6, rank=4):
 
 @given(st.floats(-3, 3), st.floats(0, 2), st.floats(0, 2), st.floats(0.1, 5), st.booleans())
 def test_the_proximal_operator_minimises(x, l1, l0, rho, positive):
-    """Against a fine grid of values: l0 is a hard threshold, not a cut at some fixed number."""
-    found = admm.sparse(l1, l0, positive)(np.array([[x]]), rho)[0, 0]
-    grid = np.concatenate([[0.0, found], np.linspace(0 if positive else -4, 4, 8001)])
+    """Against a fine grid of values; the threshold of l0 depends on rho."""
+    minimiser = admm.sparse(l1, l0, positive)(np.array([[x]]), rho)[0, 0]
+    grid = np.concatenate([[0.0, minimiser], np.linspace(0 if positive else -4, 4, 8001)])
 
     def cost(v):
         return 0.5 * rho * (v - x) ** 2 + l1 * np.abs(v) + l0 * (v != 0)
 
-    assert cost(found) <= cost(grid).min() + 1e-9
-    assert not positive or found >= 0
+    assert cost(minimiser) <= cost(grid).min() + 1e-9
+    assert not positive or minimiser >= 0
 
 
-def test_the_hard_threshold_is_where_the_paper_has_it():
+def test_the_hard_threshold_is_that_of_the_paper():
     proximal = admm.sparse(0.0, 2.0, positive=True)
     values = np.array([[1.9, 2.1, -5.0, 40.0]])
     np.testing.assert_array_equal(proximal(values, 1.0), [[0.0, 2.1, 0.0, 40.0]])
@@ -41,25 +41,25 @@ def test_the_hard_threshold_is_where_the_paper_has_it():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_duals_outlive_an_iteration(seed):
-    """One ADMM step an iteration ends at the NNLS solution only if its dual goes on from the last one."""
+def test_dual_variables_persist_between_iterations(seed):
+    """One ADMM step per iteration converges to the NNLS solution only if the dual variables are kept."""
     gram, right = problem(seed)
     exact = np.array([nnls_from_gram(gram, row) for row in right])
     assert (exact == 0).any()
-    lasting = Constrained(0.0, 0.0, nonnegative_h=True, steps=1)
-    forgetful = np.zeros_like(exact)
+    persistent = ADMMUpdates(0.0, 0.0, nonnegative_h=True, steps=1)
+    restarted = np.zeros_like(exact)
     X = {name: np.zeros_like(exact) for name in ("H", "V", "F")}
     for _ in range(3000):
-        X = {name: getattr(lasting, name)(gram, right, X[name]) for name in X}
-        forgetful = Constrained(0.0, 0.0, nonnegative_h=True, steps=1).V(gram, right, forgetful)
-    for found in X.values():
-        np.testing.assert_allclose(found, exact, atol=1e-6)
-    assert np.abs(forgetful - exact).max() > 1e-3
+        X = {name: getattr(persistent, name)(gram, right, X[name]) for name in X}
+        restarted = ADMMUpdates(0.0, 0.0, nonnegative_h=True, steps=1).V(gram, right, restarted)
+    for solution in X.values():
+        np.testing.assert_allclose(solution, exact, atol=1e-6)
+    assert np.abs(restarted - exact).max() > 1e-3
 
 
-def test_duals_follow_when_columns_are_rescaled():
+def test_dual_variables_are_rescaled_with_the_columns():
     gram, right = problem(0)
-    updates = Constrained(0.0, 0.0, nonnegative_h=True, steps=5)
+    updates = ADMMUpdates(0.0, 0.0, nonnegative_h=True, steps=5)
     updates.V(gram, right, np.zeros_like(right))
     before = updates.duals["V"].copy()
     assert before.any()
@@ -67,7 +67,7 @@ def test_duals_follow_when_columns_are_rescaled():
     np.testing.assert_array_equal(updates.duals["V"], before * scale)
 
 
-def test_without_more_constraints_it_ends_where_spartan_does():
+def test_without_further_constraints_it_reaches_the_loss_of_spartan():
     c, _ = simulate.recovery(noise=0.05, noise_scale="data", n_patients=25, n_visits=30)
     spartan = Spartan(4, max_iter=500, tol=1e-7, random_state=0).fit(c)
     for settings in ({}, {"admm_steps": 1, "max_iter": 1500}):
@@ -98,7 +98,7 @@ def test_smooth_courses_lie_in_the_spline_space(gaps):
     for k in range(len(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
         if c.offsets[k + 1] - c.offsets[k] > 6:
-            space = splines.m_splines(times_of(c)[rows], 5, 2)
+            space = splines.m_splines(numeric_times(c)[rows], 5, 2)
             projected = [space @ np.linalg.lstsq(space, m.U_[rows], rcond=None)[0] for m in (smooth, rough)]
             np.testing.assert_allclose(projected[0], smooth.U_[rows], atol=1e-8)
             new = smooth.project(c[k]).U
@@ -108,7 +108,7 @@ def test_smooth_courses_lie_in_the_spline_space(gaps):
     assert min(far) > 1e-3
 
 
-def test_gaps_between_visits_matter_and_units_of_time_do_not():
+def test_splines_depend_on_gaps_but_not_on_units_of_time():
     even, gapped = np.arange(12.0), np.array([0, 1, 2, 3, 4, 5, 300, 301, 302, 303, 304, 700.0])
     spaces = [splines.orthonormal(splines.m_splines(t, 6, 3)) for t in (even, gapped, 86400 * gapped + 5)]
     between = [np.linalg.norm(spaces[0] @ spaces[0].T - P @ P.T, 2) for P in spaces[1:]]
@@ -116,7 +116,7 @@ def test_gaps_between_visits_matter_and_units_of_time_do_not():
     np.testing.assert_allclose(spaces[1] @ spaces[1].T, spaces[2] @ spaces[2].T, atol=1e-8)
 
 
-def test_dates_are_times():
+def test_dates_are_converted_to_times():
     c = cohort(1, n_patients=3, visits=(4, 8))
     days = np.concatenate([np.arange(n) ** 2 for n in np.diff(c.offsets)])
     dated = Cohort(c.visits, c.offsets, visit_times=np.datetime64("2020-01-01") + days)
@@ -136,24 +136,23 @@ def test_m_splines_integrate_to_one():
 
 
 @pytest.mark.parametrize("times", [[3.0], [2.0, 2.0], [0, 1.0], [0, 0, 0, 1.0], [0, 1, 1, 1, 1, 1, 1, 9.0]])
-def test_a_basis_for_every_history(times):
+def test_every_history_has_a_basis(times):
     times = np.array(times)
     basis = splines.smooth_bases(times, np.array([0, 0, len(times)]), 7, 3)
     assert basis.shape == (len(times), 7)
     gram = basis.T @ basis
     np.testing.assert_allclose(gram, np.diag(np.diagonal(gram).round()), atol=1e-10)
-    np.testing.assert_allclose(
-        basis @ (basis.T @ np.ones(len(times))), 1.0, atol=1e-8
-    )  # constants are smooth
+    constant = np.ones(len(times))
+    np.testing.assert_allclose(basis @ (basis.T @ constant), constant, atol=1e-8)  # constants are in its span
 
 
-def test_cut_off_courses_of_the_coupled_model():
+def test_truncated_courses_of_the_coupled_model():
     c, truth = simulate.recovery(noise=0.05, noise_scale="data", n_patients=40, n_visits=30)
     plus = CopaPlus(4, lam=1.0, random_state=0, max_iter=500).fit(c)
     assert plus.U_.min() == 0.0
     assert plus.F_.min() >= 0
     assert metrics.matched_similarity(plus.F_, truth.F) > 0.97
-    assert plus.cpi_ < 1 - 1e-6  # what cutting off costs
+    assert plus.cpi_ < 1 - 1e-6  # truncation breaks the cross-products
     assert plus.lam_eff_ == 1.0
     U = plus.project(c).U
     assert U.min() == 0.0
@@ -161,20 +160,20 @@ def test_cut_off_courses_of_the_coupled_model():
     assert relative.lam_eff_ == pytest.approx(0.1 * np.sum(c.visits.data**2) / np.sum(c.static**2))
 
 
-def test_without_history_static_features_give_the_scores():
+def test_static_features_determine_the_scores_of_empty_histories():
     c, _ = simulate.recovery(n_patients=20, n_visits=10)
     m = CopaPlus(4, lam=1.0, random_state=0, max_iter=100).fit(c)
-    nothing = Cohort(c.visits[:0], [0] * 4, c.static[:3])
-    projected = m.project(nothing)
+    empty_histories = Cohort(c.visits[:0], [0] * 4, c.static[:3])
+    projected = m.project(empty_histories)
     np.testing.assert_allclose(
         projected.W, [nnls_from_gram(m.F_.T @ m.F_, m.F_.T @ a) for a in c.static[:3]], atol=1e-8
     )
-    empty = CopaPlus(2, random_state=0, max_iter=5).fit(cohort(0, n_patients=20, visits=(0, 2)))
-    assert empty.n_empty_ > 0
-    assert empty.W_[empty.empty_history_].max() > 0
+    model = CopaPlus(2, random_state=0, max_iter=5).fit(cohort(0, n_patients=20, visits=(0, 2)))
+    assert model.n_empty_ > 0
+    assert model.W_[model.empty_history_].max() > 0
 
 
-def test_static_features_on_every_visit_are_copa_on_longer_rows():
+def test_copa_static_is_copa_on_extended_rows():
     c = cohort(5, n_patients=15, visits=(1, 9))
     rows = np.hstack([c.visits.toarray(), np.repeat(c.static, np.diff(c.offsets), axis=0)])
     settings = {"max_iter": 10, "random_state": 0}

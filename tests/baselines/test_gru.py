@@ -1,4 +1,4 @@
-"""The GRU on one-hot visits: against a dense reference, on effects of order and time, and its manners."""
+"""The GRU on one-hot visits: a dense reference, effects of order and time, training, errors and saved models."""
 
 import inspect
 import subprocess
@@ -26,7 +26,7 @@ def auc(model, c):
 
 def with_labels(c, seed=0):
     labels = np.random.default_rng(seed).permutation(np.arange(len(c)) % 2).astype(float)
-    # Each patient begins after the one before has ended: a first visit has no visit before it all the same.
+    # Times increase over all patients; a first visit still has no previous one.
     times = np.concatenate([100 * k + np.cumsum(np.arange(n)) for k, n in enumerate(np.diff(c.offsets))])
     times = times.astype(float)
     return Cohort(
@@ -35,26 +35,26 @@ def with_labels(c, seed=0):
 
 
 def logit_of_one_patient(network, X, a, gaps):
-    """The network spelled out for one patient: multi-hot visits times the embeddings, then the gates."""
+    """The formula of the network for one patient: multi-hot visits times the embeddings, then the gates."""
     state = {name: value.detach().double().numpy() for name, value in network.state_dict().items()}
     visits = (X > 0) @ state["codes.weight"] if len(X) else np.zeros((1, state["codes.weight"].shape[1]))
     if len(a):
         visits = visits + a @ state["static.weight"].T
     if gaps is not None:
         visits = np.column_stack([visits, gaps if len(X) else [0.0]])
-    h = np.zeros(network.reader.rnn.hidden_size)
+    h = np.zeros(network.classifier.rnn.hidden_size)
     for x in visits:
-        from_x = np.split(state["reader.rnn.weight_ih_l0"] @ x + state["reader.rnn.bias_ih_l0"], 3)
-        from_h = np.split(state["reader.rnn.weight_hh_l0"] @ h + state["reader.rnn.bias_hh_l0"], 3)
+        from_x = np.split(state["classifier.rnn.weight_ih_l0"] @ x + state["classifier.rnn.bias_ih_l0"], 3)
+        from_h = np.split(state["classifier.rnn.weight_hh_l0"] @ h + state["classifier.rnn.bias_hh_l0"], 3)
         r, z = (1 / (1 + np.exp(-(from_x[i] + from_h[i]))) for i in (0, 1))
         h = (1 - z) * np.tanh(from_x[2] + r * from_h[2]) + z * h
-    return state["reader.logistic.weight"][0] @ h + state["reader.logistic.bias"][0]
+    return state["classifier.logistic.weight"][0] @ h + state["classifier.logistic.bias"][0]
 
 
 @pytest.mark.parametrize("n_static", [0, 3])
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("negative", [False, True])
-def test_reads_patients_as_the_formula_does(n_static, times, negative):
+def test_network_matches_the_formula(n_static, times, negative):
     c = cohort(1, n_patients=20, n_static=n_static)
     c = with_labels(with_negatives(c) if negative else c)
     model = GRUClassifier(**SMALL, times=times).fit(c)
@@ -67,7 +67,7 @@ def test_reads_patients_as_the_formula_does(n_static, times, negative):
         assert model.predict_proba(c[k])[0, 1] == pytest.approx(expected, abs=1e-6)
 
 
-def test_sees_an_order_effect_that_the_raw_features_do_not_show():
+def test_detects_an_order_effect_that_raw_features_do_not_show():
     c = order_effect()
     train, test = c[:400], c[400:]
     assert auc(GRUClassifier(**QUICK).fit(train), test) > 0.9
@@ -75,16 +75,16 @@ def test_sees_an_order_effect_that_the_raw_features_do_not_show():
         assert abs(auc(RawLogistic(C=C, random_state=0).fit(train), test) - 0.5) < 0.1
 
 
-def test_sees_static_features_also_of_patients_without_visits():
+def test_uses_static_features_of_patients_without_visits():
     rng = np.random.default_rng(0)
     A = (rng.random((300, 2)) < 0.5).astype(float)
     c = Cohort(np.zeros((0, 3)), np.zeros(301, int), A, labels=A[:, 0])
     assert auc(GRUClassifier(**QUICK).fit(c), c) > 0.95
-    blind = GRUClassifier(**QUICK, static=False).fit(c)
-    assert np.ptp(blind.predict_proba(c)[:, 1]) == 0
+    without = GRUClassifier(**QUICK, static=False).fit(c)
+    assert np.ptp(without.predict_proba(c)[:, 1]) == 0
 
 
-def test_sees_gaps_in_time_only_when_asked_to():
+def test_uses_times_between_visits_only_if_requested():
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.arange(300) % 2).astype(float)
     days = np.cumsum(np.where(labels[:, None] > 0, 200, 2) * rng.random((300, 4)), axis=1)
@@ -97,7 +97,7 @@ def test_sees_gaps_in_time_only_when_asked_to():
         GRUClassifier(**QUICK, times=True).fit(bare)
 
 
-def test_same_seed_same_bits_and_nobody_elses_random_numbers():
+def test_same_seed_same_bits_and_the_global_random_state_is_untouched():
     c = presence_effect(n_patients=80)
     state = torch.random.get_rng_state()
     first = GRUClassifier(**SMALL).fit(c).predict_proba(c)
@@ -116,21 +116,21 @@ def test_same_seed_same_bits_and_nobody_elses_random_numbers():
     ],
 )
 def test_bits_do_not_depend_on_torchs_threads(make):
-    """Large enough batches that torch would share them among its threads."""
+    """With batches large enough for torch to parallelise."""
     c = presence_effect(n_patients=200, n_features=60, n_static=20)
-    found = []
+    results = []
     try:
         for threads in (1, 2, 2):
             torch.set_num_threads(threads)
-            found.append(make().fit(c).predict_proba(c))
+            results.append(make().fit(c).predict_proba(c))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[1], found[2])
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[1], results[2])
 
 
-def test_keeps_the_epoch_that_was_best_on_the_patients_held_out():
+def test_keeps_the_epoch_with_the_best_validation_auc():
     c = presence_effect(n_patients=240)
     train, held_out = c[:160], c[160:]
     settings = QUICK | {"max_epochs": 40, "learning_rate": 0.03, "patience": 3}
@@ -141,32 +141,32 @@ def test_keeps_the_epoch_that_was_best_on_the_patients_held_out():
     assert auc(model, held_out) == pytest.approx(max(model.validation_curve_), abs=1e-9)
 
 
-def test_nobody_held_out_is_trained_on(monkeypatch):
-    """Each epoch reads every other patient once to learn, and those held out to be judged only."""
-    from phenotaste.baselines import _recurrent, _visits
+def test_validation_patients_are_not_trained_on(monkeypatch):
+    """Each epoch trains once on every training patient and evaluates the others."""
+    from phenotaste.baselines import _gru_network, _recurrent
 
-    read = {True: [], False: []}
-    batch = _visits.Visits.batch
+    used = {True: [], False: []}
+    batch = _gru_network.VisitSequences.batch
 
     def spy(self, patients):
-        learning = "one_epoch" in {frame.function for frame in inspect.stack()[:3]}
-        read[learning].extend(patients)
+        training = "train_epoch" in {frame.function for frame in inspect.stack()[:3]}
+        used[training].extend(patients)
         return batch(self, patients)
 
-    assert _recurrent.one_epoch
-    monkeypatch.setattr(_visits.Visits, "batch", spy)
+    assert _recurrent.train_epoch
+    monkeypatch.setattr(_gru_network.VisitSequences, "batch", spy)
     c = presence_effect(n_patients=100)
     model = GRUClassifier(**SMALL | {"validation": 0.2}).fit(c)
-    learnt, judged = set(read[True]), set(read[False])
-    assert learnt | judged == set(range(100))
-    assert not learnt & judged
-    assert len(judged) == pytest.approx(20, abs=1)
-    assert np.mean(c.labels[list(judged)]) == pytest.approx(np.mean(c.labels), abs=0.05)
-    assert sorted(read[True]) == sorted(list(learnt) * model.n_epochs_)
+    trained, validated = set(used[True]), set(used[False])
+    assert trained | validated == set(range(100))
+    assert not trained & validated
+    assert len(validated) == pytest.approx(20, abs=1)
+    assert np.mean(c.labels[list(validated)]) == pytest.approx(np.mean(c.labels), abs=0.05)
+    assert sorted(used[True]) == sorted(list(trained) * model.n_epochs_)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-def test_a_gpu_finds_what_the_cpu_finds():
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_and_cpu_agree():
     c = presence_effect(n_patients=80)
     model = GRUClassifier(**SMALL).fit(c)
     expected = model.predict_proba(c)
@@ -174,7 +174,7 @@ def test_a_gpu_finds_what_the_cpu_finds():
     assert auc(GRUClassifier(**QUICK, device="cuda").fit(c), c) > 0.7
 
 
-def test_a_class_too_small_to_split_trains_to_the_end():
+def test_a_class_too_small_to_split_trains_all_epochs():
     c = presence_effect(n_patients=20)
     y = np.zeros(20)
     y[0] = 1
@@ -194,17 +194,17 @@ def test_balanced_classes_raise_the_probability_of_the_rare_one():
     assert means[1] > means[0] + 0.1
 
 
-def test_progress_is_told_and_can_stop_the_fit():
-    told = []
+def test_the_callback_receives_progress_and_can_stop_the_fit():
+    received = []
 
     def callback(progress):
-        told.append(progress)
+        received.append(progress)
         return progress.epoch == 3
 
     c = presence_effect(n_patients=60)
     model = GRUClassifier(**SMALL, callback=callback).fit(c)
-    assert [progress.epoch for progress in told] == [1, 2, 3]
-    assert [progress.loss for progress in told] == list(model.loss_curve_)
+    assert [progress.epoch for progress in received] == [1, 2, 3]
+    assert [progress.loss for progress in received] == list(model.loss_curve_)
     assert model.outcome_ == "stopped"
 
 
@@ -227,13 +227,13 @@ def test_refusals():
         with pytest.raises(InputError, match=next(iter(setting))):
             GRUClassifier(**SMALL | setting).fit(c)
     with pytest.raises(InputError, match="choose 'cpu' or 'cuda'"):
-        GRUClassifier(**SMALL, device="abacus").fit(c)
+        GRUClassifier(**SMALL, device="tpu").fit(c)
     if not torch.cuda.is_available():
-        with pytest.raises(InputError, match="not there on this machine"):
+        with pytest.raises(InputError, match="not available on this machine"):
             GRUClassifier(**SMALL, device="cuda").fit(c)
 
 
-def test_torch_is_loaded_only_for_a_network():
+def test_torch_is_imported_only_for_a_network():
     code = (
         "import sys, numpy as np; from phenotaste import Cohort, baselines;"
         "dir(baselines), baselines.RawLogistic, baselines.GRUClassifier();"
@@ -242,7 +242,7 @@ def test_torch_is_loaded_only_for_a_network():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_without_torch_a_sentence_says_what_to_install():
+def test_without_torch_the_error_names_the_extra_to_install():
     code = """
 import sys
 from phenotaste import Cohort, baselines

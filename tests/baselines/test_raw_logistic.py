@@ -1,4 +1,4 @@
-"""Lasso on which codes a patient ever had: the features, the optimum, and what it cannot see."""
+"""Lasso on the codes of each patient: the features, the optimum, the choice of C, and errors."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from helpers.cohorts import cohort, dense
 from helpers.labelled import order_effect, presence_effect, shuffled_columns, with_negatives
 from phenotaste import InputError
 from phenotaste.baselines import RawLogistic
-from phenotaste.baselines.raw_logistic import ever_seen
+from phenotaste.baselines.raw_logistic import occurrences
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -18,22 +18,22 @@ def test_features_are_whether_a_code_ever_occurred(seed, negative):
     c = cohort(seed, n_patients=30)
     c = with_negatives(c) if negative else c
     expected = np.array([(X > 0).any(axis=0) for X, _ in dense(c)]).astype(float)
-    np.testing.assert_array_equal(ever_seen(c.visits, c.offsets).toarray(), expected)
+    np.testing.assert_array_equal(occurrences(c.visits, c.offsets).toarray(), expected)
 
 
 @pytest.mark.parametrize("C", [0.05, 1.0, 10.0])
 def test_solution_is_the_optimum_of_the_lasso(C):
-    """Subgradient conditions, the intercept without any shrinkage: the sum of the residuals is then zero."""
+    """Subgradient conditions; the intercept is not penalised, so the residuals sum to zero."""
     c = presence_effect()
     model = RawLogistic(C=C, random_state=0).fit(c)
-    X = np.hstack([ever_seen(c.visits, c.offsets).toarray(), c.static])
+    X = np.hstack([occurrences(c.visits, c.offsets).toarray(), c.static])
     residual = model.predict_proba(c)[:, 1] - c.labels
-    slope = C * X.T @ residual
-    kept = model.coef_ != 0
-    np.testing.assert_allclose(slope[kept], -np.sign(model.coef_[kept]), atol=0.02)
-    assert np.all(np.abs(slope[~kept]) < 1.02)
+    gradient = C * X.T @ residual
+    selected = model.coef_ != 0
+    np.testing.assert_allclose(gradient[selected], -np.sign(model.coef_[selected]), atol=0.02)
+    assert np.all(np.abs(gradient[~selected]) < 1.02)
     assert abs(residual.sum()) < 0.2
-    assert kept.sum() > 0
+    assert selected.sum() > 0
 
 
 def test_finds_the_features_that_matter_and_names_them():
@@ -47,7 +47,7 @@ def test_finds_the_features_that_matter_and_names_them():
     assert roc_auc_score(c.labels[200:], model.predict_proba(c[200:])[:, 1]) > 0.7
 
 
-def test_without_static_it_does_not_look_at_them():
+def test_static_features_are_optional():
     c = presence_effect()
     model = RawLogistic(static=False, C=1.0, random_state=0).fit(c)
     assert model.coef_.shape == (20,)
@@ -58,15 +58,17 @@ def test_without_static_it_does_not_look_at_them():
     assert aucs[0] > aucs[1] + 0.05
 
 
-def test_chooses_its_strength_by_the_patients_held_out():
+def test_C_is_chosen_by_the_validation_patients():
     c = presence_effect()
     train, validation = c[:200], c[200:]
     chosen = RawLogistic(C=(1e-3, 0.3, 1e3), random_state=0).fit(train, validation=validation)
-    tried = {C: RawLogistic(C=C, random_state=0).fit(train) for C in (1e-3, 0.3, 1e3)}
-    aucs = {C: roc_auc_score(validation.labels, m.predict_proba(validation)[:, 1]) for C, m in tried.items()}
+    candidates = {C: RawLogistic(C=C, random_state=0).fit(train) for C in (1e-3, 0.3, 1e3)}
+    aucs = {
+        C: roc_auc_score(validation.labels, m.predict_proba(validation)[:, 1]) for C, m in candidates.items()
+    }
     assert max(aucs, key=aucs.get) == chosen.C_
     assert chosen.validation_auc_ == pytest.approx(aucs[chosen.C_])
-    np.testing.assert_array_equal(chosen.coef_, tried[chosen.C_].coef_)
+    np.testing.assert_array_equal(chosen.coef_, candidates[chosen.C_].coef_)
 
 
 def test_a_class_too_small_to_split_still_fits():
@@ -78,7 +80,7 @@ def test_a_class_too_small_to_split_still_fits():
     assert np.isnan(model.validation_auc_)
 
 
-def test_cannot_see_an_order_effect():
+def test_does_not_detect_an_order_effect():
     c = order_effect()
     model = RawLogistic(random_state=0).fit(c[:400])
     assert abs(roc_auc_score(c.labels[400:], model.predict_proba(c[400:])[:, 1]) - 0.5) < 0.1
@@ -103,7 +105,7 @@ def test_refusals():
         model.fit(c, np.ones(300))
     with pytest.raises(InputError, match="no labels"):
         model.fit(cohort())
-    with pytest.raises(InputError, match="one label for each"):
+    with pytest.raises(InputError, match="one label per patient"):
         model.fit(c, [0, 1])
     with pytest.raises(InputError, match="works on a Cohort"):
         model.fit(c.visits, c.labels)
@@ -113,7 +115,7 @@ def test_refusals():
         clone(model).set_params(validation=1.5).fit(c)
 
 
-def test_labels_of_any_two_kinds(tmp_path):
+def test_labels_may_be_text(tmp_path):
     c = presence_effect()
     words = np.where(c.labels == 1, "ill", "well")
     model = RawLogistic(C=1.0, random_state=0).fit(c, words)

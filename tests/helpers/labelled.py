@@ -1,4 +1,4 @@
-"""Cohorts with labels, and with an effect that only some classifiers can see."""
+"""Labelled cohorts with an effect that only some classifiers can detect."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from phenotaste import Cohort
 
 
 def presence_effect(seed=0, n_patients=300, n_features=20, n_static=3):
-    """Whoever ever has the first code, or the first static fact, is likelier to be a case; names included."""
+    """The first code and the first static feature raise the risk of being a case; columns have names."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(0, 8, n_patients)
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -28,7 +28,7 @@ def presence_effect(seed=0, n_patients=300, n_features=20, n_static=3):
 def order_effect(seed=0, n_patients=600, n_features=8, visits=(3, 7), noise=0.1):
     """Everyone has codes 0 and 1, once each: a case has 0 before 1, a control 1 before 0. The rest is noise.
 
-    Which codes a patient ever had, and how often, says nothing about the label.
+    Neither the set of codes nor their counts carry information about the label.
     """
     rng = np.random.default_rng(seed)
     counts = rng.integers(visits[0], visits[1] + 1, n_patients)
@@ -44,7 +44,7 @@ def order_effect(seed=0, n_patients=600, n_features=8, visits=(3, 7), noise=0.1)
 
 
 def shuffled_columns(c, seed=0):
-    """The same patients, features and facts in another order, and one feature and one fact nobody knows."""
+    """The same patients with permuted columns, and one unknown temporal and static feature."""
     rng = np.random.default_rng(seed)
     features, facts = rng.permutation(c.n_features), rng.permutation(c.n_static)
     X = np.column_stack([np.ones(c.n_visits), c.visits.toarray()[:, features]])
@@ -60,7 +60,7 @@ def shuffled_columns(c, seed=0):
 
 
 def with_negatives(c, seed=0):
-    """The same cohort with every third value or so below zero, as noise may make it."""
+    """The same cohort with about a third of the values negated."""
     visits = c.visits.copy()
     visits.data = visits.data * np.random.default_rng(seed).choice([-1.0, 1.0, 1.0], visits.nnz)
     return Cohort(visits, c.offsets, c.static, allow_negative=True)

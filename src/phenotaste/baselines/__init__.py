@@ -1,4 +1,4 @@
-"""The methods TASTE is compared with, one a file; each names the paper it comes from."""
+"""The methods TASTE is compared with; each module names its paper."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from phenotaste.baselines.cntf import CNTF
     from phenotaste.baselines.cohen_plus import CohenPlus
-    from phenotaste.baselines.copa import Copa
-    from phenotaste.baselines.copa_plus import CopaPlus
-    from phenotaste.baselines.copa_static import CopaStatic
+    from phenotaste.baselines.copa import Copa, CopaPlus, CopaStatic
     from phenotaste.baselines.gru_classifier import GRUClassifier
     from phenotaste.baselines.raw_logistic import RawLogistic
     from phenotaste.baselines.spartan import Spartan
 
-_HOMES = {
+_MODULES = {
     "CNTF": "cntf",
     "CohenPlus": "cohen_plus",
     "Copa": "copa",
-    "CopaPlus": "copa_plus",
-    "CopaStatic": "copa_static",
+    "CopaPlus": "copa",
+    "CopaStatic": "copa",
     "GRUClassifier": "gru_classifier",
     "RawLogistic": "raw_logistic",
     "Spartan": "spartan",
@@ -27,10 +25,10 @@ __all__ = ["CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier
 
 
 def __getattr__(name: str) -> Any:
-    """Names are loaded when first used: torch is imported only by the two models that need it."""
-    if name not in _HOMES:
+    """Import a method when it is first used, so that torch is imported only by those that need it."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'phenotaste.baselines' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"phenotaste.baselines.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"phenotaste.baselines.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

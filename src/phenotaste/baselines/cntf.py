@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import model_file
 from phenotaste.baselines import _cntf_loop
-from phenotaste.baselines._classifier import (
-    labels_of,
-    same_labels,
-    validation_part,
+from phenotaste.baselines.classifier import (
+    read_labels,
+    validation_cases,
+    validation_mask,
 )
-from phenotaste.baselines._lasso import Lasso, checked_grid, fit_lasso
+from phenotaste.baselines.lasso import Lasso, checked_grid, fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop, poisson
@@ -31,7 +31,7 @@ from phenotaste.validation import check_choice, check_number
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 10_000
-EVEN_START = 0.1  # the share of every feature in a starting definition: what is zero would stay zero
+UNIFORM_SHARE = 0.1  # of a uniform distribution in each starting definition: zeros would stay zero
 
 
 class CNTF(ClassifierMixin, Factorization):
@@ -39,27 +39,28 @@ class CNTF(ClassifierMixin, Factorization):
     and dynamic patient representations via RNN regularized collective non-negative tensor factorization", AAAI).
 
     Each visit is a sum of phenotypes, x_ij ~ Poisson(Σ_r s_ir V_jr), with definitions V shared by all patients, and an
-    LSTM expects every visit from those before it; the objective is
+    LSTM predicts every visit from the previous ones; the objective is
 
-        Σ x log(x/m) − x + m  +  β/σ Σ ‖s_i − expected(s_1 … s_{i−1})‖²,      m = S Vᵀ, σ the mean size of a visit.
+        Σ x log(x/m) − x + m  +  β/σ Σ ‖s_i − expected(s_1 … s_{i−1})‖²,      m = S Vᵀ, σ the mean visit total.
 
-    Poisson, as in the authors' code, because entries are counts of events. Reported are w_k = Σ_i s_i, the events of
-    each phenotype (the columns of V add up to one), and U_k = S_k diag(w_k)⁻¹, so that X_k ≈ U_k diag(w_k) Vᵀ.
-    Static features are not used: the method has no place for them (TASTE's paper says the same of it).
+    The likelihood is Poisson, as in the authors' code, because entries are counts of events. The fitted factors are
+    w_k = Σ_i s_i, the number of events of each phenotype (the columns of V sum to one), and U_k = S_k diag(w_k)⁻¹, so
+    that X_k ≈ U_k diag(w_k) Vᵀ. Static features are not used: the method does not model them (nor does it in TASTE's
+    paper).
 
-    With labels it is a classifier too, as TASTE's paper uses it (Q3): an LSTM on the courses, or a lasso on the scores.
-    It learns from the training patients as `project` sees them, just as it will see new ones.
+    With labels it is a classifier too, as in TASTE's paper (Q3): an LSTM on the courses, or a lasso on the scores.
+    The predictor is trained on projected training patients, as new patients are projected too.
 
     Parameters
     ----------
     rank : number of phenotypes.
-    beta : weight of the regulariser; at 1 it weighs about as much as the counts. 0 drops it: Poisson factorisation.
-    predictor : "lstm" on the courses, "lasso" on the scores W, or None to leave labels alone.
-    hidden_size, n_layers : of both LSTMs.
-    dropout : of the predictor's last hidden state.
-    learning_rate, batch_size : of Adam, for both; batches are of patients.
-    pretrain : iterations in which the network learns but does not regularise yet (half of `max_iter` at most).
-    init, n_init, max_iter, tol : as in TASTE; an iteration sees every patient once.
+    beta : weight of the regulariser; at 1 it weighs about as much as the likelihood. 0 is plain Poisson factorisation.
+    predictor : "lstm" on the courses, "lasso" on the scores W, or None to ignore labels.
+    hidden_size, n_layers : size of both LSTMs.
+    dropout : dropout probability of the predictor's last hidden state.
+    learning_rate, batch_size : parameters of Adam for both LSTMs; batches are of patients.
+    pretrain : iterations in which the network is trained but does not regularise yet (at most half of `max_iter`).
+    init, n_init, max_iter, tol : as in TASTE; an iteration is one pass over all patients.
     C, class_weight, validation, max_epochs, patience : of the predictor, as in RawLogistic and GRUClassifier.
     device : "cpu" or "cuda", where the networks run. On the CPU the same seed gives the same bits.
     callback : called after each iteration of the factorisation, as in TASTE.
@@ -67,7 +68,7 @@ class CNTF(ClassifierMixin, Factorization):
     Attributes
     ----------
     V_, W_, U_, offsets_ and the others of TASTE. F_ is None, H_ is the symmetric root of the mean U_kᵀU_k and only
-    serves to measure cpi_, which this method does not aim at. loss_curve_ may rise where the network moves.
+    serves to compute cpi_, which this method does not optimise. loss_curve_ may rise when the network changes.
     scale_ : σ.
     network_, predictor_ : the fitted networks, or None.
     classes_, validation_auc_ : with labels only.
@@ -148,9 +149,9 @@ class CNTF(ClassifierMixin, Factorization):
         self.verbose = verbose
 
     def fit(self, cohort: Cohort, y: Any = None, *, validation: Cohort | None = None) -> Self:
-        """Find the phenotypes of a cohort and, if there are labels (y, or the cohort's own), learn to predict them.
+        """Fit the phenotypes to a cohort and, with labels (y, or the cohort's own), the predictor.
 
-        `validation` is a labelled cohort to stop the LSTM or choose C by; without it a part of `cohort` serves.
+        `validation` is a labelled cohort to stop the LSTM or choose C by; by default a part of `cohort` is held out.
 
         Examples
         --------
@@ -162,23 +163,25 @@ class CNTF(ClassifierMixin, Factorization):
         ([0, 1], True)
         """
         aligned = self._read(cohort)
-        need_counts(aligned)
+        check_counts(aligned)
         labels = held_out = None
         if self.predictor is not None and not (y is None and cohort.labels is None):
-            labels = labels_of(cohort, y)
+            labels = read_labels(cohort, y)
             if validation is not None:
-                held_out = validation, same_labels(validation, labels.classes)
+                held_out = validation, validation_cases(validation, labels.classes)
         self._factorise(cohort, aligned)
         self.predictor_, self.validation_auc_ = None, float("nan")
         self.__dict__.pop("classes_", None)
         if labels is not None:
             self.classes_ = labels.classes
-            self._learn(cohort, labels.case, held_out)
+            self._fit_predictor(cohort, labels.case, held_out)
         return self
 
     def project(self, cohort: Cohort) -> Projection:
-        """The likeliest courses under the fitted definitions, visit by visit; as in the authors' code the network that
-        regularised the fit has no say in it, so a patient scored alone or in any batch gets the same bits.
+        """The maximum-likelihood courses under the fitted definitions, visit by visit.
+
+        As in the authors' code, the network that regularised the fit is not used, so the result of a patient does not
+        depend on the other patients, bit for bit.
 
         Examples
         --------
@@ -186,27 +189,26 @@ class CNTF(ClassifierMixin, Factorization):
         >>> cohort, truth = simulate.heart_failure(n_patients=100)
         >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
         >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
-        >>> found = model.project(cohort[:2])
-        >>> found.W.sum(axis=1).round(3).tolist()  # scores count events: together, all that a patient has
+        >>> projection = model.project(cohort[:2])
+        >>> projection.W.sum(axis=1).round(3).tolist()  # scores count events: their sum is the patient's total
         [62.0, 78.0]
         """
-        aligned, counts, S = self._projected(cohort)
+        aligned, counts, S = self._project_counts(cohort)
         loss = self._losses(counts, S).sum(axis=1)
         W, U = scores_and_courses(counts.scale * S, cohort.offsets)
-        nothing = np.zeros(len(cohort))
         return Projection(
             W,
             U,
             cohort.offsets,
             float(loss.sum()),
             loss,
-            nothing,
+            np.zeros(len(cohort)),
             aligned.unknown_features,
             aligned.absent_features,
         )
 
     def objective(self, cohort: Cohort) -> float:
-        """The whole objective, of the fitted courses if this is the cohort of the fit, else of projected ones.
+        """The total objective, of the fitted courses if this is the training cohort, else of projected ones.
 
         Examples
         --------
@@ -219,12 +221,12 @@ class CNTF(ClassifierMixin, Factorization):
         """
         if not is_fitted_on(self, cohort):
             return self.project(cohort).loss
-        counts = _cntf_loop.counts_of(align(cohort, columns_of_fitted(self)).shard, self.scale_)
+        counts = _cntf_loop.scaled_counts(align(cohort, columns_of_fitted(self)).shard, self.scale_)
         patient = np.repeat(np.arange(len(cohort)), np.diff(cohort.offsets))
         return float(self._losses(counts, self.U_ * self.W_[patient] / self.scale_).sum())
 
     def predict_proba(self, cohort: Cohort) -> Array:
-        """The probability of either class for each patient, K × 2; the columns are `classes_`.
+        """The probability of each class for each patient, K × 2; the columns are `classes_`.
 
         Examples
         --------
@@ -238,21 +240,20 @@ class CNTF(ClassifierMixin, Factorization):
         check_is_fitted(self, "V_")
         if self.predictor_ is None:
             raise InputError("This CNTF was fitted without labels and cannot predict: fit it with y.")
-        _, counts, S = self._projected(cohort)
+        _, counts, S = self._project_counts(cohort)
         if isinstance(self.predictor_, Lasso):
             case = self.predictor_.probability(scores_and_courses(counts.scale * S, cohort.offsets)[0])
         else:
-            from phenotaste.baselines._courses import Courses
-            from phenotaste.baselines._recurrent import probabilities
-            from phenotaste.baselines._torch import device_of
+            from phenotaste.baselines._cntf_networks import CourseSequences
+            from phenotaste.baselines._recurrent import device_of, probabilities
 
             device = device_of(self.device)
-            case = probabilities(self.predictor_.to(device), Courses(S, cohort.offsets, device))
+            case = probabilities(self.predictor_.to(device), CourseSequences(S, cohort.offsets, device))
             self.predictor_.cpu()
         return np.column_stack([1.0 - case, case])
 
     def predict(self, cohort: Cohort) -> Array:
-        """The likelier class of each patient.
+        """The more probable class of each patient.
 
         Examples
         --------
@@ -266,7 +267,7 @@ class CNTF(ClassifierMixin, Factorization):
         return self.classes_[(self.predict_proba(cohort)[:, 1] > 0.5).astype(int)]
 
     def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
-        """Write the model as a folder; without `include_patients` nothing in it is about a single patient.
+        """Write the model as a folder; without `include_patients` it holds no data of individual patients.
 
         Examples
         --------
@@ -280,11 +281,13 @@ class CNTF(ClassifierMixin, Factorization):
         ['manifest.json', 'model.safetensors', 'networks.safetensors']
         """
         check_is_fitted(self, "V_")
-        model_file.save(self, path, include_patients, self._more_figures, {"networks": self._networks()})
+        model_file.save(
+            self, path, include_patients, self._more_figures, {"networks": self._network_arrays()}
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; it scores and predicts exactly as it did before.
+        """Read a model that `save` wrote; its scores and predictions are bit-identical.
 
         Examples
         --------
@@ -298,7 +301,7 @@ class CNTF(ClassifierMixin, Factorization):
         True
         """
         model = super().load(path)
-        model.device = "cpu"  # where it was fitted is no matter of the model
+        model.device = "cpu"  # the saved device may not exist here
         try:
             model._restore(tensors.read(path, model_file.KIND, mmap=False)[0]["networks"])
         except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -319,7 +322,7 @@ class CNTF(ClassifierMixin, Factorization):
         checked_grid(self.C)
 
     def _factorise(self, cohort: Cohort, aligned: Aligned) -> None:
-        counts = _cntf_loop.counts_of(aligned.shard)
+        counts = _cntf_loop.scaled_counts(aligned.shard)
         attempts: list[tuple[loop.Fit, Any]] = []
 
         def attempt(start: int, rng: np.random.Generator) -> loop.Fit:
@@ -327,105 +330,102 @@ class CNTF(ClassifierMixin, Factorization):
             return attempts[-1][0]
 
         best = self._best_start(attempt)
-        self.network_ = next(network for found, network in attempts if found is best)
+        self.network_ = next(network for fit, network in attempts if fit is best)
         self.scale_ = counts.scale
         self._keep(best, cohort, aligned, Weights(0.0, np.zeros(len(cohort))))
 
     def _attempt(
         self, start: int, rng: np.random.Generator, counts: _cntf_loop.Counts, aligned: Aligned, J: int
     ) -> tuple[loop.Fit, Any]:
-        """One fit from a start of its own, and the network that regularised it."""
+        """The fit from one start, and the network that regularised it."""
         kind = "random" if self.init == "nmf" and start % 2 else self.init
         V = init_model(kind, aligned.shard, J, self.rank, True, rng).V
-        V = (1 - EVEN_START) * V / V.sum(axis=0) + EVEN_START / J
+        V = (1 - UNIFORM_SHARE) * V / V.sum(axis=0) + UNIFORM_SHARE / J
+        pretrain = int(min(self.pretrain, self.max_iter // 2))
+        settings = _cntf_loop.FitSettings(self.beta, self.batch_size, pretrain, self.max_iter, self.tol)
         with self._regulariser(rng) as regulariser:
-            found = _cntf_loop.fit(
-                counts,
-                V,
-                regulariser,
-                beta=self.beta,
-                batch_size=self.batch_size,
-                pretrain=int(min(self.pretrain, self.max_iter // 2)),
-                max_iter=self.max_iter,
-                tol=self.tol,
-                rng=rng,
-                callback=self._reporter(start),
-            )
-        W, U = scores_and_courses(found.S, counts.offsets)
-        model = Model(common_root(U, aligned.norms), found.V, np.zeros((0, self.rank)))
+            result = _cntf_loop.fit(counts, V, regulariser, settings, rng, self._reporter(start))
+        W, U = scores_and_courses(result.S, counts.offsets)
+        model = Model(cross_product_root(U, aligned.norms), result.V, np.zeros((0, self.rank)))
         network = None if regulariser is None else regulariser.network.cpu()
-        return loop.Fit(model, Scored(U, W, np.zeros((len(W), 3))), found.losses, found.outcome), network
+        return loop.Fit(model, Scored(U, W, np.zeros((len(W), 3))), result.losses, result.outcome), network
 
     @contextmanager
     def _regulariser(self, rng: np.random.Generator) -> Iterator[Any]:
-        if self.beta == 0:  # then torch is not needed either
+        if self.beta == 0:  # torch is not needed then
             yield None
             return
-        from phenotaste.baselines._temporal import Expectation, Regulariser
-        from phenotaste.baselines._torch import device_of, seeded
+        from phenotaste.baselines._cntf_networks import NextVisitLSTM, Regulariser
+        from phenotaste.baselines._recurrent import device_of, seeded
 
         device = device_of(self.device)
         with seeded(int(rng.integers(2**31)), device):
-            network = Expectation(self.rank, self.hidden_size, self.n_layers)
+            network = NextVisitLSTM(self.rank, self.hidden_size, self.n_layers)
             yield Regulariser(network, self.learning_rate, device)
 
-    def _learn(self, cohort: Cohort, case: Array, held_out: tuple[Cohort, Array] | None) -> None:
-        """Fit the predictor to the training patients, seen as new ones will be."""
+    def _fit_predictor(self, cohort: Cohort, case: Array, held_out: tuple[Cohort, Array] | None) -> None:
+        """Fit the predictor to the projected training patients."""
         seed = int(check_random_state(self.random_state).randint(2**31))
         rng = np.random.default_rng(seed)
-        part = None if held_out is not None else validation_part(case, self.validation, rng)
+        mask = None if held_out is not None else validation_mask(case, self.validation, rng)
         if held_out is not None and len(np.unique(held_out[1])) < 2:
-            raise InputError("The validation cohort holds one class only: no AUC can be had from it.")
+            raise InputError("The validation cohort holds one class only: its AUC is not defined.")
         if self.predictor == "lasso":
-            grid = (1.0,) if self.C is None and part is None and held_out is None else checked_grid(self.C)
-            choice = part if held_out is None else (self.project(held_out[0]).W, held_out[1])
+            grid = (1.0,) if self.C is None and mask is None and held_out is None else checked_grid(self.C)
+            chosen_by = mask if held_out is None else (self.project(held_out[0]).W, held_out[1])
             W = self.project(cohort).W
-            self.predictor_ = fit_lasso(W, case, grid, choice, class_weight=self.class_weight, seed=seed)
+            self.predictor_ = fit_lasso(W, case, grid, chosen_by, class_weight=self.class_weight, seed=seed)
             self.validation_auc_ = self.predictor_.validation_auc
         else:
-            self._learn_lstm(cohort, case, held_out, part, seed, rng)
+            self._fit_lstm(cohort, case, held_out, mask, seed, rng)
 
-    def _learn_lstm(
+    def _fit_lstm(
         self,
         cohort: Cohort,
         case: Array,
         held_out: tuple[Cohort, Array] | None,
-        part: Array | None,
+        mask: Array | None,
         seed: int,
         rng: np.random.Generator,
     ) -> None:
-        from phenotaste.baselines._courses import Courses
-        from phenotaste.baselines._recurrent import Training, train
-        from phenotaste.baselines._torch import device_of, seeded
+        from phenotaste.baselines._cntf_networks import CourseSequences
+        from phenotaste.baselines._recurrent import Labelled, TrainingSettings, device_of, seeded, train
 
         device = device_of(self.device)
-        data = Courses(self._projected(cohort)[2], cohort.offsets, device)
-        patients, choice = np.arange(len(cohort)), None
+        data = CourseSequences(self._project_counts(cohort)[2], cohort.offsets, device)
+        training, validation = Labelled(data, case, np.arange(len(cohort))), None
         if held_out is not None:
-            others = Courses(self._projected(held_out[0])[2], held_out[0].offsets, device)
-            choice = (others, held_out[1], np.arange(len(held_out[0])))
-        elif part is not None:
-            patients, choice = np.flatnonzero(~part), (data, case, np.flatnonzero(part))
-        balanced = self.class_weight == "balanced"
-        how = Training(self.learning_rate, 0.0, self.batch_size, self.max_epochs, self.patience, balanced)
+            others = CourseSequences(self._project_counts(held_out[0])[2], held_out[0].offsets, device)
+            validation = Labelled(others, held_out[1], np.arange(len(held_out[0])))
+        elif mask is not None:
+            training = Labelled(data, case, np.flatnonzero(~mask))
+            validation = Labelled(data, case, np.flatnonzero(mask))
+        settings = TrainingSettings(
+            self.learning_rate,
+            0.0,
+            self.batch_size,
+            self.max_epochs,
+            self.patience,
+            self.class_weight == "balanced",
+        )
         with seeded(seed, device):
             network = self._new_predictor().to(device)
-            trained = train(network, data, case, patients, choice, how, rng)
+            result = train(network, training, validation, settings, rng)
         self.predictor_ = network.cpu()
-        self.validation_auc_ = trained.aucs[trained.best_epoch - 1]
+        self.validation_auc_ = result.aucs[result.best_epoch - 1]
 
     def _new_predictor(self) -> Any:
-        from phenotaste.baselines._courses import CourseReader
+        from phenotaste.baselines._cntf_networks import CourseLSTM
 
-        return CourseReader(self.rank, self.hidden_size, self.n_layers, self.dropout)
+        return CourseLSTM(self.rank, self.hidden_size, self.n_layers, self.dropout)
 
-    def _projected(self, cohort: Cohort) -> tuple[Aligned, _cntf_loop.Counts, Array]:
-        """The cohort's columns and counts as the fit knew them, and the likeliest S in units of their scale."""
+    def _project_counts(self, cohort: Cohort) -> tuple[Aligned, _cntf_loop.Counts, Array]:
+        """The cohort aligned to the fitted columns, its scaled counts, and the maximum-likelihood S in their units."""
         check_is_fitted(self, "V_")
         self._need_cohort(cohort)
         aligned = align(cohort, columns_of_fitted(self))
-        need_counts(aligned)
-        counts = _cntf_loop.counts_of(aligned.shard, self.scale_)
+        check_counts(aligned)
+        counts = _cntf_loop.scaled_counts(aligned.shard, self.scale_)
         S = np.zeros((int(counts.offsets[-1]), self.V_.shape[1]))
         poisson.project_rows(*counts[:3], self.V_, S, PROJECTION_TOL, PROJECTION_ITERATIONS)
         return aligned, counts, S
@@ -433,38 +433,38 @@ class CNTF(ClassifierMixin, Factorization):
     def _losses(self, counts: _cntf_loop.Counts, S: Array) -> Array:
         errors: Any = None
         if self.network_ is not None:
-            from phenotaste.baselines._temporal import surprise
+            from phenotaste.baselines._cntf_networks import prediction_errors
 
-            errors = partial(surprise, self.network_)
+            errors = partial(prediction_errors, self.network_)
         return _cntf_loop.patient_losses(counts, self.V_, S, errors, self.beta)
 
-    def _networks(self) -> dict[str, Array]:
-        """What the folder holds beside the factors: both networks, or the lasso, and the classes."""
+    def _network_arrays(self) -> dict[str, Array]:
+        """The arrays saved in addition to the factors: both networks, or the lasso, and the classes."""
         arrays: dict[str, Array] = {"validation_auc": np.array([self.validation_auc_])}
         if self.network_ is not None:
-            from phenotaste.baselines._torch import state_of
+            from phenotaste.baselines._recurrent import state_arrays
 
-            arrays |= state_of(self.network_, "network")
+            arrays |= state_arrays(self.network_, "network")
         if self.predictor_ is not None:
             arrays["classes"] = self.classes_
         if isinstance(self.predictor_, Lasso):
             arrays["lasso.coef"] = self.predictor_.coef
             arrays["lasso.rest"] = np.array(self.predictor_[1:])
         elif self.predictor_ is not None:
-            from phenotaste.baselines._torch import state_of
+            from phenotaste.baselines._recurrent import state_arrays
 
-            arrays |= state_of(self.predictor_, "predictor")
+            arrays |= state_arrays(self.predictor_, "predictor")
         return arrays
 
     def _restore(self, arrays: dict[str, Array]) -> None:
         self.validation_auc_ = float(arrays["validation_auc"][0])
         self.network_ = self.predictor_ = None
         if self.beta > 0:
-            from phenotaste.baselines._temporal import Expectation
-            from phenotaste.baselines._torch import take_state
+            from phenotaste.baselines._cntf_networks import NextVisitLSTM
+            from phenotaste.baselines._recurrent import load_state
 
-            self.network_ = Expectation(self.rank, self.hidden_size, self.n_layers)
-            take_state(self.network_, "network", arrays)
+            self.network_ = NextVisitLSTM(self.rank, self.hidden_size, self.n_layers)
+            load_state(self.network_, "network", arrays)
         if "classes" not in arrays:
             return
         self.classes_ = arrays["classes"]
@@ -476,26 +476,26 @@ class CNTF(ClassifierMixin, Factorization):
             if self.predictor_.coef.shape != (self.rank,) or not np.isfinite(self.predictor_.coef).all():
                 raise ValueError("shapes")
         else:
-            from phenotaste.baselines._torch import take_state
+            from phenotaste.baselines._recurrent import load_state
 
             self.predictor_ = self._new_predictor()
-            take_state(self.predictor_, "predictor", arrays)
+            load_state(self.predictor_, "predictor", arrays)
 
 
-def need_counts(aligned: Aligned) -> None:
+def check_counts(aligned: Aligned) -> None:
     if aligned.shard.data.size and aligned.shard.data.min() < 0:
-        raise InputError("CNTF models counts and the visits hold negative values: give data without them.")
+        raise InputError("CNTF models counts, but the visits hold negative values: remove or shift them.")
 
 
 def scores_and_courses(S: Array, offsets: Array) -> tuple[Array, Array]:
-    """w_k = Σ_i s_i and U_k = S_k diag(w_k)⁻¹; a phenotype a patient does not have has no course."""
+    """w_k = Σ_i s_i and U_k = S_k diag(w_k)⁻¹; the course is zero where the score is."""
     patient = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     W = np.column_stack([np.bincount(patient, column, len(offsets) - 1) for column in S.T])
     total = W[patient]
     return W, np.divide(S, total, out=np.zeros_like(S), where=total > 0)
 
 
-def common_root(U: Array, norms: Array) -> Array:
+def cross_product_root(U: Array, norms: Array) -> Array:
     """H = Hᵀ ≥ 0 with HᵀH the mean of U_kᵀU_k over patients with a history."""
     values, vectors = np.linalg.eigh(U.T @ U / max(np.count_nonzero(norms), 1))
     return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T

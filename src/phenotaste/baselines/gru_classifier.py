@@ -1,4 +1,4 @@
-"""A GRU that reads the visits in order (Choi et al. 2016); torch is loaded when it is fitted or used."""
+"""A GRU over the visits in order (Choi et al. 2016); torch is imported when a model is fitted or used."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from sklearn.utils.validation import check_random_state
 
-from phenotaste.baselines._classifier import (
+from phenotaste.baselines.classifier import (
     Classifier,
-    validation_part,
+    validation_mask,
 )
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
@@ -16,8 +16,8 @@ from phenotaste.errors import InputError
 from phenotaste.validation import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
+    from phenotaste.baselines._gru_network import VisitSequences
     from phenotaste.baselines._recurrent import Progress
-    from phenotaste.baselines._visits import Visits
 
 
 class GRUClassifier(Classifier):
@@ -25,21 +25,21 @@ class GRUClassifier(Classifier):
     detection of heart failure onset"), with the static features on every visit as in TASTE's paper (Q3).
 
     A visit is the sum of the embeddings of its codes and of the patient's static features: the multi-hot vector times
-    a matrix, without ever writing the vector down. The GRU's last hidden state goes into a logistic regression.
-    A patient without visits is read as one visit without codes.
+    a matrix, without forming the vector. The GRU's last hidden state goes into a logistic regression.
+    A patient without visits is treated as one visit without codes.
 
     Parameters
     ----------
     static : whether the static features are used.
-    times : give the GRU log(1 + days since the visit before) as well; the cohort then needs visit times.
+    times : give the GRU log(1 + days since the previous visit) as well; the cohort then needs visit times.
     hidden_size, embedding_size, n_layers : the size of the network.
-    dropout : share of the last hidden state left out at random in training.
+    dropout : dropout probability of the last hidden state.
     l2 : weight of the squared coefficients of the logistic regression.
-    learning_rate, batch_size : of Adam.
+    learning_rate, batch_size : parameters of Adam.
     max_epochs, patience : stop after `max_epochs`, or when the validation AUC has not risen for `patience` epochs;
         the weights of the best epoch are kept.
-    validation : share of the training patients held out for that, of either class alike. Where a class is too small
-        to be split nobody is held out, and the last epoch is kept.
+    validation : share of the training patients held out for that, stratified by class. If a class is too small to be
+        split, no patient is held out, and the last epoch is kept.
     class_weight : None, or "balanced" to weigh the classes equally (probabilities are then not calibrated).
     device : "cpu" or "cuda". On the CPU the same seed gives the same bits.
     callback : called after each epoch with a record (epoch, max_epochs, loss, validation_auc); return True to stop.
@@ -47,7 +47,7 @@ class GRUClassifier(Classifier):
     Attributes
     ----------
     network_ : the fitted torch module.
-    loss_curve_, validation_curve_ : training loss and validation AUC after each epoch (NaN if nobody is held out).
+    loss_curve_, validation_curve_ : training loss and validation AUC of each epoch (NaN without validation patients).
     best_epoch_, n_epochs_, outcome_ : outcome_ is "early_stopping", "max_epochs" or "stopped" (by the callback).
     classes_ : the two labels.
 
@@ -111,22 +111,22 @@ class GRUClassifier(Classifier):
         check_choice("class_weight", self.class_weight, (None, "balanced"))
 
     def _fit(self, cohort: Cohort, case: Array, validation: tuple[Cohort, Array] | None) -> None:
-        from phenotaste.baselines._recurrent import Training, train
-        from phenotaste.baselines._torch import device_of, seeded
+        from phenotaste.baselines._recurrent import Labelled, TrainingSettings, device_of, seeded, train
 
         device = device_of(self.device)
         seed = int(check_random_state(self.random_state).randint(2**31))
         rng = np.random.default_rng(seed)
         data = self._data(cohort, device)
-        patients = np.arange(len(cohort))
-        held_out: Any = None
+        training, held_out = Labelled(data, case, np.arange(len(cohort))), None
         if validation is not None:
             if len(np.unique(validation[1])) < 2:
-                raise InputError("The validation cohort holds one class only: no AUC can be had from it.")
-            held_out = (self._data(validation[0], device), validation[1], np.arange(len(validation[0])))
-        elif (part := validation_part(case, self.validation, rng)) is not None:
-            patients, held_out = np.flatnonzero(~part), (data, case, np.flatnonzero(part))
-        how = Training(
+                raise InputError("The validation cohort holds one class only: its AUC is not defined.")
+            other = self._data(validation[0], device)
+            held_out = Labelled(other, validation[1], np.arange(len(validation[0])))
+        elif (mask := validation_mask(case, self.validation, rng)) is not None:
+            training = Labelled(data, case, np.flatnonzero(~mask))
+            held_out = Labelled(data, case, np.flatnonzero(mask))
+        settings = TrainingSettings(
             self.learning_rate,
             self.l2,
             self.batch_size,
@@ -136,26 +136,25 @@ class GRUClassifier(Classifier):
         )
         with seeded(seed, device):
             network = self._network().to(device)
-            trained = train(network, data, case, patients, held_out, how, rng, self.callback)
+            result = train(network, training, held_out, settings, rng, self.callback)
         self.network_ = network.cpu()
-        self.loss_curve_, self.validation_curve_ = np.array(trained.losses), np.array(trained.aucs)
-        self.best_epoch_, self.n_epochs_ = trained.best_epoch, len(trained.losses)
+        self.loss_curve_, self.validation_curve_ = np.array(result.losses), np.array(result.aucs)
+        self.best_epoch_, self.n_epochs_ = result.best_epoch, len(result.losses)
         early = "early_stopping" if self.n_epochs_ < self.max_epochs else "max_epochs"
-        self.outcome_ = "stopped" if trained.stopped else early
+        self.outcome_ = "stopped" if result.stopped else early
 
     def _probability(self, cohort: Cohort) -> Array:
-        from phenotaste.baselines._recurrent import probabilities
-        from phenotaste.baselines._torch import device_of
+        from phenotaste.baselines._recurrent import device_of, probabilities
 
         device = device_of(self.device)
-        found = probabilities(self.network_.to(device), self._data(cohort, device))
+        case = probabilities(self.network_.to(device), self._data(cohort, device))
         self.network_.cpu()
-        return found
+        return case
 
     def _network(self) -> Any:
-        from phenotaste.baselines._visits import VisitReader
+        from phenotaste.baselines._gru_network import VisitGRU
 
-        return VisitReader(
+        return VisitGRU(
             self._columns.n_features,
             self._columns.n_static,
             self.times,
@@ -165,23 +164,23 @@ class GRUClassifier(Classifier):
             self.dropout,
         )
 
-    def _data(self, cohort: Cohort, device: Any) -> "Visits":
-        from phenotaste.baselines._visits import Visits, log_gaps
+    def _data(self, cohort: Cohort, device: Any) -> "VisitSequences":
+        from phenotaste.baselines._gru_network import VisitSequences, log_gaps
 
         visits, static = self._aligned(cohort)
         gaps = log_gaps(cohort.visit_times, cohort.offsets) if self.times else None
-        return Visits(visits, cohort.offsets, static, gaps, device)
+        return VisitSequences(visits, cohort.offsets, static, gaps, device)
 
-    def _more_arrays(self) -> dict[str, Array]:
-        from phenotaste.baselines._torch import state_of
+    def _extra_arrays(self) -> dict[str, Array]:
+        from phenotaste.baselines._recurrent import state_arrays
 
-        return state_of(self.network_, "network")
+        return state_arrays(self.network_, "network")
 
     def _restore(self, arrays: dict[str, Array]) -> None:
-        from phenotaste.baselines._torch import take_state
+        from phenotaste.baselines._recurrent import load_state
 
         self.network_ = self._network()
-        take_state(self.network_, "network", arrays)
+        load_state(self.network_, "network", arrays)
 
     def _check_fitted(self) -> None:
         if self.loss_curve_.shape != (self.n_epochs_,) or len(self.classes_) != 2:

@@ -1,4 +1,4 @@
-"""Lasso logistic regression on the raw features: which codes a patient ever had (TASTE's paper, Q3)."""
+"""Lasso logistic regression on the raw features: which codes occur in a patient's history (TASTE's paper, Q3)."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -6,11 +6,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from phenotaste.baselines._classifier import (
+from phenotaste.baselines.classifier import (
     Classifier,
-    validation_part,
+    validation_mask,
 )
-from phenotaste.baselines._lasso import Lasso, checked_grid, fit_lasso
+from phenotaste.baselines.lasso import Lasso, checked_grid, fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 class RawLogistic(Classifier):
     """Lasso logistic regression on visit-aggregated binary features (Afshar et al. 2020, Q3).
 
-    A patient is the set of codes that occur in any of its visits; with `static` its static features stand beside
-    them. When, how often and in which order codes occurred is not seen. Everything stays sparse.
+    A patient is represented by the set of codes in any of its visits, and with `static` by its static features too.
+    Times, counts and order of the codes are not used. All matrices stay sparse.
 
     Parameters
     ----------
     static : whether the static features are used (the paper's "raw static+dynamic") or not ("raw dynamic").
-    C : inverse strength of the lasso; several to choose from by validation AUC; None for the paper's grid,
-        0.01 to 10000 in powers of ten. The final fit is on all patients given to `fit`.
-    max_iter : sweeps of the coordinate descent (liblinear) at most.
-    validation : share of the patients to choose C by, of either class alike; the paper's 10 of the 85 % that are
-        not for testing. A class too small to be split leaves nothing to choose by: then C = 1, or the first given.
+    C : inverse strength of the lasso; a sequence to choose from by validation AUC; None for the paper's grid,
+        0.01 to 10000 in powers of ten. The final fit uses all patients passed to `fit`.
+    max_iter : maximum number of iterations of the coordinate descent (liblinear).
+    validation : share of the patients held out to choose C, stratified by class; by default the paper's 10 of the 85 %
+        that are not test patients. If a class is too small to be split, C = 1, or the first given.
     class_weight : None, or "balanced" to weigh the classes equally.
 
     Attributes
     ----------
-    coef_, intercept_ : one weight a feature, temporal ones first; `coefficients()` has them by name.
-    C_, validation_auc_ : the strength chosen, and its AUC there (NaN where no choice was made).
+    coef_, intercept_ : one weight per feature, temporal ones first; `coefficients()` lists them by name.
+    C_, validation_auc_ : the selected C, and its validation AUC (NaN if there was nothing to select).
     classes_ : the two labels.
 
     Examples
@@ -73,7 +73,7 @@ class RawLogistic(Classifier):
         self.random_state = random_state
 
     def coefficients(self) -> "pd.DataFrame":
-        """The features the lasso kept, heaviest first: feature, kind (temporal or static), weight.
+        """The non-zero coefficients, largest absolute weight first: feature, kind (temporal or static), weight.
 
         Examples
         --------
@@ -109,14 +109,14 @@ class RawLogistic(Classifier):
         grid: Any = checked_grid(self.C)
         held_out: Any
         if validation is None:
-            held_out = validation_part(case, self.validation, np.random.default_rng(seed))
+            held_out = validation_mask(case, self.validation, np.random.default_rng(seed))
             if held_out is None and self.C is None:
                 grid = (1.0,)
         else:
             held_out = (self._features(validation[0]), validation[1])
             if len(np.unique(validation[1])) < 2:
-                raise InputError("The validation cohort holds one class only: C cannot be chosen by it.")
-        found = fit_lasso(
+                raise InputError("The validation cohort holds one class only: C cannot be chosen by its AUC.")
+        fitted = fit_lasso(
             self._features(cohort),
             case,
             grid,
@@ -125,7 +125,7 @@ class RawLogistic(Classifier):
             class_weight=self.class_weight,
             seed=seed,
         )
-        self.coef_, self.intercept_, self.C_, self.validation_auc_ = found
+        self.coef_, self.intercept_, self.C_, self.validation_auc_ = fitted
 
     def _probability(self, cohort: Cohort) -> Array:
         fitted = Lasso(self.coef_, self.intercept_, self.C_, self.validation_auc_)
@@ -133,12 +133,11 @@ class RawLogistic(Classifier):
 
     def _features(self, cohort: Cohort) -> sparse.csr_array:
         visits, static = self._aligned(cohort)
-        seen = ever_seen(visits, cohort.offsets)
-        X = seen if static is None else sparse.csr_array(sparse.hstack([seen, sparse.csr_array(static)]))
-        X.indices, X.indptr = (
-            X.indices.astype(np.int32),
-            X.indptr.astype(np.int32),
-        )  # all that liblinear takes
+        X = occurrences(visits, cohort.offsets)
+        if static is not None:
+            X = sparse.csr_array(sparse.hstack([X, sparse.csr_array(static)]))
+        # liblinear takes no other index type.
+        X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
         return X
 
     def _check_fitted(self) -> None:
@@ -147,14 +146,14 @@ class RawLogistic(Classifier):
             raise ValueError("shapes")
 
 
-def ever_seen(visits: sparse.csr_array, offsets: Array) -> sparse.csr_array:
+def occurrences(visits: sparse.csr_array, offsets: Array) -> sparse.csr_array:
     """Patients × features, 1 where the feature is positive in any visit of the patient."""
     present = visits.data > 0
     patient = np.repeat(np.arange(len(offsets) - 1), np.diff(visits.indptr[offsets]))
     shape = (len(offsets) - 1, visits.shape[1])
-    seen = sparse.csr_array(
+    occurred = sparse.csr_array(
         (np.ones(int(present.sum())), (patient[present], visits.indices[present])), shape=shape
     )
-    seen.sum_duplicates()
-    seen.data[:] = 1.0
-    return seen
+    occurred.sum_duplicates()
+    occurred.data[:] = 1.0
+    return occurred

@@ -7,7 +7,7 @@ large & sparse data", KDD 2017.
 from collections.abc import Callable
 from typing import Any, Literal
 
-from phenotaste.baselines._exact import ExactParafac2
+from phenotaste.baselines._parafac2 import ExactParafac2
 from phenotaste.core import loop
 from phenotaste.core.parafac2 import kernels
 from phenotaste.core.parafac2 import loop as parafac2_loop
@@ -16,11 +16,11 @@ from phenotaste.core.parafac2 import loop as parafac2_loop
 class Spartan(ExactParafac2):
     """PARAFAC2 of sparse visits, X_k ≈ Q_k H diag(w_k) Vᵀ with Q_kᵀQ_k = I (Perros et al. 2017).
 
-    V and W are non-negative; the courses U_k = Q_k H may have any sign, which is what TASTE adds to this model.
+    V and W are non-negative; the courses U_k = Q_k H may have any sign (TASTE adds their non-negativity).
     Static features are not used. Alternating least squares: Q_k by orthogonal Procrustes, H by least squares, V and W
-    by exact NNLS; all products run over the non-zeros of X_k alone. After ten plain iterations, later ones set out from
-    extrapolated factors, as TASTE's do, and never raise the objective. A patient with fewer visits than phenotypes
-    counts as if empty visits followed, which keeps the objective well defined and falling.
+    by exact NNLS; all products run over the non-zeros of X_k only. After ten plain iterations, later ones start from
+    extrapolated factors, as in TASTE, and never raise the objective. A patient with fewer visits than phenotypes is
+    padded with empty visits, which keeps the objective well defined and non-increasing.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ class Spartan(ExactParafac2):
 
     Attributes
     ----------
-    Those of TASTE; F_ is None, lam_eff_ and mu_k_ are zero. H_ and V_ have unit columns. The last of loss_curve_ is
-    the squared error of the factors handed out.
+    Those of TASTE; F_ is None, lam_eff_ and mu_k_ are zero. H_ and V_ have unit columns. The last entry
+    of loss_curve_ is the squared error of the returned factors.
 
     Examples
     --------
@@ -71,5 +71,6 @@ class Spartan(ExactParafac2):
     def _updates(self) -> parafac2_loop.Updates:
         return parafac2_loop.AlternatingLeastSquares(self.nonnegative)
 
-    def _how(self, fitting: bool) -> tuple[int, int]:
-        return kernels.NONNEGATIVE if self.nonnegative else kernels.UNCONSTRAINED, 1
+    def _score_solver(self, fitting: bool) -> kernels.ScoreSolver:
+        method = kernels.NONNEGATIVE if self.nonnegative else kernels.UNCONSTRAINED
+        return kernels.ScoreSolver(method, admm_steps=1)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from phenotaste import metrics
-from phenotaste.baselines._lasso import fit_lasso
+from phenotaste.baselines.lasso import fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from phenotaste import baselines
-from phenotaste.baselines._lasso import PAPER_GRID, Lasso, fit_lasso
+from phenotaste.baselines.lasso import PAPER_GRID, Lasso, fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from phenotaste.baselines._classifier import labels_of
-from phenotaste.baselines._lasso import checked_grid as checked_strengths
+from phenotaste.baselines.classifier import read_labels
+from phenotaste.baselines.lasso import checked_grid as checked_strengths
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate
@@ -287,17 +287,17 @@ class Reporter:
 def labelled_patients(cohort: Cohort, y: Any, drop_unlabelled: bool) -> tuple[Cohort, Array]:
     """The patients to work with, and which of them are cases."""
     if not drop_unlabelled:
-        return cohort, labels_of(cohort, y).case
+        return cohort, read_labels(cohort, y).case
     if y is None and cohort.labels is None:
-        labels_of(cohort, None)  # which says so
+        read_labels(cohort, None)  # which says so
     values = np.asarray(cohort.labels if y is None else y)
     if values.shape != (len(cohort),):
-        labels_of(cohort, y)
+        read_labels(cohort, y)
     missing = np.array([value is None or value != value for value in values.tolist()])
     if missing.all():
         raise InputError("No patient has a label: build the cohort with labels, or give them as y.")
     known = cohort[~missing]
-    return known, labels_of(known, values[~missing]).case
+    return known, read_labels(known, values[~missing]).case
 
 
 def check_place(out: str | os.PathLike[str] | None, cohort: Path | None) -> None:

@@ -1,35 +1,41 @@
-"""Sparse visits as sums of embeddings, and the network that reads them."""
+"""The network of GRUClassifier: sparse visits as sums of embeddings, read by a GRU."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from phenotaste.baselines._recurrent import Reader, at_least_one, pack, packed_rows, with_empty_row
-from phenotaste.baselines._torch import tensor, torch
+from phenotaste.baselines._recurrent import (
+    SequenceClassifier,
+    nn,
+    pack,
+    packed_rows,
+    sequence_lengths,
+    tensor,
+    torch,
+    with_empty_row,
+)
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
 
-nn = torch.nn
-
 
 class Batch(NamedTuple):
-    codes: Any  # the codes of all packed visits, one after another
-    starts: Any  # where each visit's begin
+    codes: Any  # the codes of all packed visits, concatenated
+    starts: Any  # index of each visit's first code
     owners: Any  # the patient of each visit, by position in the batch
     static: Any  # patients × P, or None
     gaps: Any  # visits × 1, or None
     per_step: Array  # visits at each time step
 
 
-class Visits:
-    """A cohort whose batches are lists of codes: nothing is ever made dense but the static features."""
+class VisitSequences:
+    """A cohort whose batches are lists of codes; only the static features are dense."""
 
     def __init__(
         self, visits: sparse.csr_array, offsets: Array, static: Array | None, gaps: Array | None, device: Any
     ) -> None:
-        self.lengths = at_least_one(offsets)
-        self._visits = with_empty_row(present(visits))
+        self.lengths = sequence_lengths(offsets)
+        self._visits = with_empty_row(positive_entries(visits))
         self._offsets, self._static, self._device = offsets, static, device
         self._gaps = None if gaps is None else np.append(gaps, 0.0)
 
@@ -46,8 +52,8 @@ class Visits:
         )
 
 
-class VisitReader(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-    """Multi-hot visits times an embedding matrix, the static features' part added to each, then a GRU."""
+class VisitGRU(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """The sum of each visit's code embeddings plus a linear map of the static features, then a GRU."""
 
     def __init__(
         self,
@@ -63,7 +69,7 @@ class VisitReader(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         self.codes = nn.EmbeddingBag(n_features, embedding, mode="sum")
         nn.init.uniform_(self.codes.weight, -0.1, 0.1)
         self.static = nn.Linear(n_static, embedding, bias=False) if n_static else None
-        self.reader = Reader("GRU", embedding + times, hidden, layers, dropout)
+        self.classifier = SequenceClassifier("GRU", embedding + times, hidden, layers, dropout)
 
     def forward(self, batch: Batch) -> Any:
         visits = self.codes(batch.codes, batch.starts)
@@ -71,14 +77,14 @@ class VisitReader(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
             visits = visits + self.static(batch.static)[batch.owners]
         if batch.gaps is not None:
             visits = torch.cat([visits, batch.gaps], dim=1)
-        return self.reader(pack(visits, batch.per_step))
+        return self.classifier(pack(visits, batch.per_step))
 
-    def penalised(self) -> Any:
-        return self.reader.logistic.weight
+    def penalised_weights(self) -> Any:
+        return self.classifier.logistic.weight
 
 
-def present(visits: sparse.csr_array) -> sparse.csr_array:
-    """One-hot: the positive entries, whatever their size."""
+def positive_entries(visits: sparse.csr_array) -> sparse.csr_array:
+    """The matrix without zero and negative entries."""
     if visits.nnz == 0 or visits.data.min() > 0:
         return visits
     visits = sparse.csr_array(visits.multiply(visits > 0))
@@ -87,7 +93,7 @@ def present(visits: sparse.csr_array) -> sparse.csr_array:
 
 
 def log_gaps(times: Array | None, offsets: Array) -> Array:
-    """log(1 + time since the patient's visit before), in days where times are dates; 0 for a first visit."""
+    """log(1 + time since the patient's previous visit), in days where times are dates; 0 for a first visit."""
     if times is None:
         raise InputError("times=True needs a cohort with visit times: give visit_times, or set times=False.")
     if times.dtype.kind == "M":

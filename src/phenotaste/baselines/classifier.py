@@ -1,4 +1,4 @@
-"""What the classifiers share: labels, columns matched by name, a validation part, and a folder to be saved in."""
+"""Base class of the classifiers: labels, columns matched by name, validation patients, and saved folders."""
 
 import os
 from typing import Any, ClassVar, NamedTuple, Self
@@ -15,26 +15,28 @@ from phenotaste.errors import InputError
 from phenotaste.model_file import plain
 from phenotaste.storage import tensors
 
-NOT_KEPT = ("callback", "verbose", "device")  # they belong to a session, not to a model
+RUNTIME_PARAMS = ("callback", "verbose", "device")  # not saved with a model
 Settings = dict[str, Any]
 
 
 class Labels(NamedTuple):
     classes: Array  # the two labels, in order
-    case: Array  # for each patient whether it has the second one
+    case: Array  # for each patient, whether it has the second label
 
 
 class Classifier(ClassifierMixin, BaseEstimator):
-    """Base of the classifiers: a subclass has `_fit(cohort, case, validation)` and `_probability(cohort)`."""
+    """A subclass implements `_fit`, `_probability`, `_check_settings` and `_check_fitted`."""
 
-    _kind: ClassVar[str]  # names the folder that `save` writes
-    _arrays: ClassVar[tuple[str, ...]]  # fitted attributes kept as arrays, beside the columns and the classes
-    _figures: ClassVar[tuple[str, ...]]  # fitted attributes kept as numbers or text
+    _kind: ClassVar[str]  # of the folder that `save` writes
+    _arrays: ClassVar[
+        tuple[str, ...]
+    ]  # fitted attributes saved as arrays, in addition to columns and classes
+    _figures: ClassVar[tuple[str, ...]]  # fitted attributes saved as numbers or text
 
     def fit(self, cohort: Cohort, y: Any = None, *, validation: Cohort | None = None) -> Self:
-        """Learn from labelled patients; without `y` the cohort's own labels are taken.
+        """Fit to labelled patients; without `y`, to the cohort's own labels.
 
-        `validation` is a labelled cohort to choose settings by; without it a part of `cohort` serves.
+        `validation` is a labelled cohort to choose settings by; by default a part of `cohort` is held out.
 
         Examples
         --------
@@ -44,17 +46,17 @@ class Classifier(ClassifierMixin, BaseEstimator):
         >>> model.C_
         1.0
         """
-        need_cohort(cohort, self)
+        check_cohort(cohort, self)
         self._check_settings()
-        classes, case = labels_of(cohort, y)
-        held_out = None if validation is None else (validation, same_labels(validation, classes))
-        self._columns = columns_used(cohort, self._with_static())
+        classes, case = read_labels(cohort, y)
+        held_out = None if validation is None else (validation, validation_cases(validation, classes))
+        self._columns = used_columns(cohort, self._uses_static())
         self._fit(cohort, case, held_out)
         self.classes_ = classes
         return self
 
     def predict_proba(self, cohort: Cohort) -> Array:
-        """The probability of either class for each patient, K × 2; the columns are `classes_`.
+        """The probability of each class for each patient, K × 2; the columns are `classes_`.
 
         Examples
         --------
@@ -65,12 +67,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
         [0.68, 0.32]
         """
         check_is_fitted(self, "classes_")
-        need_cohort(cohort, self)
+        check_cohort(cohort, self)
         case = self._probability(cohort)
         return np.column_stack([1.0 - case, case])
 
     def predict(self, cohort: Cohort) -> Array:
-        """The likelier class of each patient.
+        """The more probable class of each patient.
 
         Examples
         --------
@@ -83,7 +85,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self.classes_[(self.predict_proba(cohort)[:, 1] > 0.5).astype(int)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted classifier as a folder; nothing in it is about a single patient.
+        """Write the fitted classifier as a folder; it holds no data of individual patients.
 
         Examples
         --------
@@ -96,17 +98,19 @@ class Classifier(ClassifierMixin, BaseEstimator):
         ['manifest.json', 'model.safetensors']
         """
         check_is_fitted(self, "classes_")
-        arrays = {name: getattr(self, name) for name in self._arrays} | self._more_arrays()
+        arrays = {name: getattr(self, name) for name in self._arrays} | self._extra_arrays()
         arrays |= {"classes_": self.classes_, "feature_names": self._columns.feature_names}
         arrays |= {"static_names": self._columns.static_names}
         widths = {"n_features": self._columns.n_features, "n_static": self._columns.n_static}
         figures = {name: plain(getattr(self, name)) for name in self._figures}
         files = {"model": {name: array for name, array in arrays.items() if array is not None}}
-        tensors.write(path, self._kind, files, {"settings": settings_of(self), "figures": figures | widths})
+        tensors.write(
+            path, self._kind, files, {"settings": saved_settings(self), "figures": figures | widths}
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; it predicts as it did before.
+        """Read a classifier that `save` wrote; its predictions are bit-identical.
 
         Examples
         --------
@@ -143,20 +147,20 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     @property
     def n_features_in_(self) -> int:
-        """How many temporal features the fit saw."""
+        """Number of temporal features of the training cohort."""
         return self._columns.n_features
 
     @property
     def feature_names_in_(self) -> Array | None:
-        """Their names, by which new patients' features are matched; None where they had none."""
+        """Their names, by which columns of other cohorts are matched; None without names."""
         return self._columns.feature_names
 
     @property
     def static_names_in_(self) -> Array | None:
-        """Names of the static features, likewise; None also where none are used."""
+        """Names of the static features; None without names, or if static features are not used."""
         return self._columns.static_names
 
-    def _with_static(self) -> bool:
+    def _uses_static(self) -> bool:
         return bool(getattr(self, "static", False))
 
     def _aligned(self, cohort: Cohort) -> tuple[sparse.csr_array, Array | None]:
@@ -165,17 +169,17 @@ class Classifier(ClassifierMixin, BaseEstimator):
             cohort.static, cohort.static_names, self._columns
         )
 
-    def _more_arrays(self) -> dict[str, Array]:
+    def _extra_arrays(self) -> dict[str, Array]:
         return {}
 
     def _restore(self, arrays: dict[str, Array]) -> None:
-        """Take back what `_more_arrays` gave."""
+        """Restore what `_extra_arrays` returned."""
 
     def _check_settings(self) -> None:
         raise NotImplementedError
 
     def _check_fitted(self) -> None:
-        """Raise ValueError where loaded shapes could not have come from a fit."""
+        """Raise ValueError if loaded arrays have inconsistent shapes."""
         raise NotImplementedError
 
     def _fit(self, cohort: Cohort, case: Array, validation: tuple[Cohort, Array] | None) -> None:
@@ -185,7 +189,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
 
-def need_cohort(cohort: Any, model: Any) -> None:
+def check_cohort(cohort: Any, model: Any) -> None:
     if not isinstance(cohort, Cohort):
         raise InputError(
             f"{type(model).__name__} works on a Cohort, not on {type(cohort).__name__}: "
@@ -193,64 +197,65 @@ def need_cohort(cohort: Any, model: Any) -> None:
         )
 
 
-def labels_of(cohort: Cohort, y: Any) -> Labels:
-    """Two classes, one for each patient; a missing label is refused, never guessed."""
-    labels = known_labels(cohort, y)
+def read_labels(cohort: Cohort, y: Any) -> Labels:
+    """The labels of the patients, of exactly two classes; missing labels raise."""
+    labels = checked_labels(cohort, y)
     classes = np.unique(labels)
     if len(classes) != 2:
         raise InputError(f"The labels hold {len(classes)} class(es) and two are needed: cases and controls.")
     return Labels(classes, labels == classes[1])
 
 
-def same_labels(validation: Cohort, classes: Array) -> Array:
-    labels = known_labels(validation, None)
+def validation_cases(validation: Cohort, classes: Array) -> Array:
+    """Which validation patients have the second class."""
+    labels = checked_labels(validation, None)
     if not np.isin(labels, classes).all():
-        raise InputError("The validation cohort has labels that the training cohort has not.")
+        raise InputError("The validation cohort has labels that do not occur in the training cohort.")
     return labels == classes[1]
 
 
-def known_labels(cohort: Cohort, y: Any) -> Array:
+def checked_labels(cohort: Cohort, y: Any) -> Array:
     if y is None and cohort.labels is None:
         raise InputError("The cohort has no labels: give them as y, or build the cohort with labels.")
     labels = np.asarray(cohort.labels if y is None else y)
     if labels.shape != (len(cohort),):
         raise InputError(
-            f"y has the shape {labels.shape} for {len(cohort):,} patients: give one label for each."
+            f"y has the shape {labels.shape} for {len(cohort):,} patients: give one label per patient."
         )
     if labels.dtype.kind == "O":
-        labels = text_or_numbers(labels)
+        labels = from_objects(labels)
     missing = int(np.isnan(labels).sum()) if labels.dtype.kind == "f" else 0
     if missing:
         raise InputError(
-            f"{missing:,} of {len(labels):,} labels are missing: choose the patients whose label is known, "
-            "as cohort[~np.isnan(cohort.labels)]."
+            f"{missing:,} of {len(labels):,} labels are missing: select the labelled patients with "
+            "cohort[~np.isnan(cohort.labels)]."
         )
     return labels
 
 
-def text_or_numbers(labels: Array) -> Array:
-    """A column of objects, such as pandas gives, as the plain kind it holds; None counts as missing."""
+def from_objects(labels: Array) -> Array:
+    """Labels of dtype object as text or float64; None is missing."""
     if all(isinstance(label, str) for label in labels):
         return labels.astype(str)
     try:
         return np.array([np.nan if label is None else label for label in labels], dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("y must hold numbers or texts, one kind for all patients.") from None
+        raise InputError("y must hold either numbers or text, not both.") from None
 
 
-def validation_part(case: Array, share: float, rng: np.random.Generator) -> Array | None:
-    """A mask of the patients to hold out, of either class alike; None where a class is too small to be split."""
+def validation_mask(case: Array, share: float, rng: np.random.Generator) -> Array | None:
+    """A mask of the patients to hold out, stratified by class; None if a class is too small to be split."""
     held_out = np.zeros(len(case), dtype=bool)
     for side in (False, True):
         members = np.flatnonzero(case == side)
-        wanted = max(1, round(share * len(members)))
-        if share == 0 or wanted >= len(members):
+        n_held_out = max(1, round(share * len(members)))
+        if share == 0 or n_held_out >= len(members):
             return None
-        held_out[rng.permutation(members)[:wanted]] = True
+        held_out[rng.permutation(members)[:n_held_out]] = True
     return held_out
 
 
-def columns_used(cohort: Cohort, static: bool) -> Columns:
+def used_columns(cohort: Cohort, static: bool) -> Columns:
     columns = columns_of(cohort)
     return columns if static else Columns(columns.n_features, columns.feature_names, 0, None)
 
@@ -262,9 +267,11 @@ def aligned_visits(cohort: Cohort, columns: Columns) -> sparse.csr_array:
     return cohort.visits if where is None else move_columns(cohort.visits, where, columns.n_features)
 
 
-def settings_of(model: Any) -> Settings:
-    """The settings as JSON has them; what belongs to a session is left out."""
-    settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_KEPT}
+def saved_settings(model: Any) -> Settings:
+    """The settings as JSON values, without those of the run."""
+    settings = {
+        name: plain(value) for name, value in model.get_params().items() if name not in RUNTIME_PARAMS
+    }
     settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     if "random_state" in settings and not isinstance(settings["random_state"], int):
         settings["random_state"] = None

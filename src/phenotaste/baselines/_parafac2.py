@@ -1,4 +1,4 @@
-"""What Spartan and the Copas share: fits and projections with U_k = Q_k H."""
+"""Base class of Spartan and COPA: fit and projection of PARAFAC2 with U_k = Q_k H."""
 
 from typing import Any, ClassVar, Self
 
@@ -12,7 +12,7 @@ from phenotaste.core.init import init_model
 from phenotaste.core.parafac2 import kernels
 from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model, Scored, Shard, Weights
-from phenotaste.engines.slices import SliceThreads
+from phenotaste.engines.parafac2 import Parafac2Threads
 from phenotaste.engines.threads import Threads, one_blas_thread
 from phenotaste.factorization import Factorization, Projection
 
@@ -21,10 +21,10 @@ PROJECTION_ITERATIONS = 1000
 
 
 class ExactParafac2(Factorization):
-    """PARAFAC2 with U_k = Q_k H, so that cross-products need no penalty; a method says how its factors are updated.
+    """PARAFAC2 with U_k = Q_k H exactly, without a penalty; a subclass defines the updates of the factors.
 
-    Q_k is orthonormal for every history of at least R visits; directions that the data say nothing about, because
-    scores are zero or visits alike, are filled in at the end by a fixed rule.
+    Q_k has orthonormal columns for every history of at least R visits; columns that the data do not determine (zero
+    scores, identical visits) are completed deterministically after the fit.
     """
 
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {"init": ("nmf", "random")}
@@ -35,7 +35,7 @@ class ExactParafac2(Factorization):
     n_jobs: int | None
 
     def fit(self, cohort: Cohort, y: Any = None) -> Self:
-        """Find the phenotypes of a cohort; y is ignored.
+        """Fit the phenotypes to a cohort; y is ignored.
 
         Examples
         --------
@@ -47,7 +47,7 @@ class ExactParafac2(Factorization):
         """
         aligned = self._read(cohort)
         lam = self._static_weight(aligned)
-        engine = self._engine(self._factorised(aligned, cohort.shape[1]), cohort, self.rank, fitting=True)
+        engine = self._engine(self._input_data(aligned, cohort.shape[1]), cohort, self.rank, fitting=True)
         with one_blas_thread():
             best = self._best_start(
                 lambda start, rng: self._attempt(start, rng, engine, lam, cohort.shape[1])
@@ -63,15 +63,15 @@ class ExactParafac2(Factorization):
         >>> from phenotaste import baselines, simulate
         >>> cohort, truth = simulate.recovery(n_patients=20)
         >>> model = baselines.Spartan(rank=4, random_state=0, max_iter=20).fit(cohort[:15])
-        >>> found = model.project(cohort[15:])
-        >>> found.W.shape, found.U.shape
+        >>> projection = model.project(cohort[15:])
+        >>> projection.W.shape, projection.U.shape
         ((5, 4), (500, 4))
         """
         check_is_fitted(self, "V_")
         self._need_cohort(cohort)
         aligned = align(cohort, columns_of_fitted(self))
-        model = self._to_factorised(self._model())
-        engine = self._engine(self._factorised(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)
+        model = self._input_model(self._model())
+        engine = self._engine(self._input_data(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)
         engine.project(kernels.model_products(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
         scored = self._score(engine, model, self.lam_eff_)
         return Projection(
@@ -90,50 +90,53 @@ class ExactParafac2(Factorization):
         return Model(self.H_, self.V_, np.zeros((0, len(self.H_))) if self.F_ is None else self.F_)
 
     def _updates(self) -> parafac2_loop.Updates:
-        """How H, V and F are updated."""
+        """The updates of H, V and F."""
         raise NotImplementedError
 
-    def _how(self, fitting: bool) -> tuple[int, int]:
-        """How scores are solved, and in how many ADMM steps, while fitting or projecting."""
+    def _score_solver(self, fitting: bool) -> kernels.ScoreSolver:
+        """The solver of the scores in a fit or a projection."""
         raise NotImplementedError
 
     def _static_weight(self, aligned: Aligned) -> float:
         return 0.0
 
     def _bases(self, cohort: Cohort) -> Array | None:
-        """Orthonormal bases that the courses lie in, if they are to be smooth."""
+        """Orthonormal bases of smooth courses, or None for unconstrained ones."""
         return None
 
-    def _factorised(self, aligned: Aligned, n_features: int) -> tuple[Shard, int]:
-        """The data as the method sees it, and how many columns the visits have there."""
+    def _input_data(self, aligned: Aligned, n_features: int) -> tuple[Shard, int]:
+        """The data that the method factorises, and the number of columns of its visits."""
         shard = aligned.shard
         if not self._couples_static:
             shard = shard._replace(static=read_only(np.zeros((len(shard.offsets) - 1, 0))))
         return shard, n_features
 
-    def _to_factorised(self, model: Model) -> Model:
-        """The fitted definitions as the method sees them."""
+    def _input_model(self, model: Model) -> Model:
+        """The fitted definitions, with columns as in `_input_data`."""
         return model
 
-    def _from_factorised(self, model: Model, n_features: int) -> Model:
+    def _output_model(self, model: Model, n_features: int) -> Model:
+        """The inverse of `_input_model`."""
         return model
 
     def _courses(self, Q: Array, H: Array) -> Array:
         return Q @ H
 
-    def _engine(self, data: tuple[Shard, int], cohort: Cohort, rank: int, *, fitting: bool) -> SliceThreads:
+    def _engine(
+        self, data: tuple[Shard, int], cohort: Cohort, rank: int, *, fitting: bool
+    ) -> Parafac2Threads:
         n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
-        how, inner = self._how(fitting)
-        return SliceThreads(*data, rank, how=how, inner=inner, bases=self._bases(cohort), n_jobs=n_jobs)
+        solver, bases = self._score_solver(fitting), self._bases(cohort)
+        return Parafac2Threads(*data, rank, score_solver=solver, bases=bases, n_jobs=n_jobs)
 
     def _attempt(
-        self, start: int, rng: np.random.Generator, engine: SliceThreads, lam: float, n_features: int
+        self, start: int, rng: np.random.Generator, engine: Parafac2Threads, lam: float, n_features: int
     ) -> loop.Fit:
-        """One fit from a start of its own."""
+        """The fit from one start."""
         kind = "random" if self.init == "nmf" and start % 2 else self.init
         shard = engine.shard
-        engine.start()
-        found = parafac2_loop.fit(
+        engine.reset()
+        result = parafac2_loop.fit(
             engine,
             init_model(kind, shard, engine.n_features, self.rank, True, rng),
             self._updates(),
@@ -143,13 +146,13 @@ class ExactParafac2(Factorization):
             tol=self.tol,
             callback=self._reporter(start),
         )
-        scored = self._score(engine, found.model, lam)
-        # The last loss is that of the factors handed out: short histories count their own visits only.
-        losses = [*found.losses[:-1], float(scored.loss.sum())]
-        return loop.Fit(self._from_factorised(found.model, n_features), scored, losses, found.outcome)
+        scored = self._score(engine, result.model, lam)
+        # The last loss is that of the returned factors, in which short histories are not padded with empty visits.
+        losses = [*result.losses[:-1], float(scored.loss.sum())]
+        return loop.Fit(self._output_model(result.model, n_features), scored, losses, result.outcome)
 
-    def _score(self, engine: SliceThreads, model: Model, lam: float) -> Scored:
-        """Courses, scores and what they add to the objective, for the state the engine is in."""
+    def _score(self, engine: Parafac2Threads, model: Model, lam: float) -> Scored:
+        """Courses, scores and losses of the patients in the current state of the engine."""
         engine.complete()
         U = self._courses(engine.Q, model.H)
         weights = Weights(lam, np.zeros(len(engine.W)))

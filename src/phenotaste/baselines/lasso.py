@@ -13,10 +13,12 @@ from phenotaste.core.records import Array
 from phenotaste.errors import InputError
 
 PAPER_GRID = (1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0, 10000.0)  # the supplement's, for every baseline
-# liblinear shrinks the intercept too, and with few cases that costs AUC (0.71 for 0.75 on the simulated heart-failure
-# cohort); on a scale this large the shrinkage is nothing. saga leaves it alone, but does not converge at large C.
+# liblinear penalises the intercept too, which with few cases lowers the AUC (0.71 instead of 0.75 on the simulated
+# heart-failure cohort); with a scaling this large the penalty is negligible. saga does not penalise it, but does not
+# converge at large C.
 INTERCEPT_SCALING = 1000.0
-NEW_SPELLING = tuple(map(int, sklearn.__version__.split(".")[:2])) >= (1, 8)  # of "penalty l1"
+SKLEARN_VERSION = tuple(map(int, sklearn.__version__.split(".")[:2]))
+L1_PENALTY: dict[str, Any] = {"l1_ratio": 1.0} if SKLEARN_VERSION >= (1, 8) else {"penalty": "l1"}
 
 
 class Lasso(NamedTuple):
@@ -25,7 +27,7 @@ class Lasso(NamedTuple):
     coef: Array
     intercept: float
     C: float
-    validation_auc: float  # NaN where no choice was made
+    validation_auc: float  # NaN unless C was chosen by it
 
     def probability(self, X: Any) -> Array:
         return expit(np.asarray(X @ self.coef) + self.intercept)
@@ -41,13 +43,12 @@ def fit_lasso(
     class_weight: str | None = None,
     seed: int = 0,
 ) -> Lasso:
-    """Fit on all of X with the C of the best AUC; of two that tie the stronger lasso wins.
+    """Fit on all of X with the C of the best validation AUC; ties go to the smaller C.
 
-    `held_out` is other patients' (X, case), or a mask of the rows of X to choose by, or None: then the first C.
+    `held_out` is (X, case) of other patients, a mask of the rows of X to hold out for the choice, or None for Cs[0].
     """
 
     def fit(rows: Any, C: float) -> Lasso:
-        spelling: dict[str, Any] = {"l1_ratio": 1.0} if NEW_SPELLING else {"penalty": "l1"}
         model = LogisticRegression(
             C=C,
             solver="liblinear",
@@ -55,28 +56,28 @@ def fit_lasso(
             max_iter=max_iter,
             class_weight=class_weight,
             random_state=seed,
-            **spelling,
+            **L1_PENALTY,
         ).fit(X[rows], case[rows])
         return Lasso(model.coef_[0].astype(np.float64), float(model.intercept_[0]), C, float("nan"))
 
-    everyone: Any = slice(None)
+    all_rows: Any = slice(None)
     if len(Cs) == 1 or held_out is None:
-        return fit(everyone, Cs[0])
+        return fit(all_rows, Cs[0])
     if isinstance(held_out, tuple):
-        training, (X_choice, choice) = everyone, held_out
+        training, (X_validation, validation) = all_rows, held_out
     else:
-        training, X_choice, choice = ~held_out, X[held_out], case[held_out]
-    tried = [fit(training, C) for C in sorted(Cs)]
-    aucs = [float(roc_auc_score(choice, model.probability(X_choice))) for model in tried]
+        training, X_validation, validation = ~held_out, X[held_out], case[held_out]
+    candidates = [fit(training, C) for C in sorted(Cs)]
+    aucs = [float(roc_auc_score(validation, model.probability(X_validation))) for model in candidates]
     best = int(np.argmax(aucs))
-    final = tried[best] if isinstance(held_out, tuple) else fit(everyone, tried[best].C)
+    final = candidates[best] if isinstance(held_out, tuple) else fit(all_rows, candidates[best].C)
     return final._replace(validation_auc=aucs[best])
 
 
 def checked_grid(C: Any) -> tuple[float, ...]:
-    """C as given (one number, or several to choose from), or the paper's grid where it is None."""
+    """C (a number, or several to choose from) as a tuple; the paper's grid if None."""
     values = PAPER_GRID if C is None else tuple(C) if np.ndim(C) else (C,)
-    sound = all(isinstance(value, (int, float, np.number)) and 0 < value < np.inf for value in values)
-    if not values or not sound:
-        raise InputError("C must be a positive number, or several of them to choose from.")
+    valid = all(isinstance(value, (int, float, np.number)) and 0 < value < np.inf for value in values)
+    if not values or not valid:
+        raise InputError("C must be a positive number or a sequence of positive numbers.")
     return tuple(float(value) for value in values)
