@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all the set-up they need; the second time that takes no time.
+# All targets set up the environment they need on first use.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -11,19 +11,19 @@ LOWEST := .venv-lowest
 .PHONY: help setup demo test test-slow bench bench-scaling bench-cohort gpu bench-selection lint clean
 help:
 	@echo "make demo       simulate a heart-failure cohort, fit it, write demo/report.html"
-	@echo "make test       lint, types, layers, tests, doctests"
-	@echo "make test-slow  the long tests: kill loops, many seeds, a million patients"
-	@echo "make test-lowest  the tests with the lowest versions of everything that pyproject.toml allows"
-	@echo "make wheel      the package for publishing, as wheel and sdist, in dist/"
-	@echo "make bench      time and memory beside tensorly, matcouply and parafac2 (ARGS=--quick to try it out)"
-	@echo "make bench-scaling  what an iteration costs as data, rank and threads grow"
+	@echo "make test       lint, types, import layers, tests, doctests"
+	@echo "make test-slow  long tests: kill loops, many seeds, a million patients"
+	@echo "make test-lowest  tests with the lowest versions that pyproject.toml allows"
+	@echo "make wheel      build wheel and sdist in dist/"
+	@echo "make bench      time and memory compared with tensorly, matcouply and parafac2 (ARGS=--quick for a short run)"
+	@echo "make bench-scaling  time per iteration as a function of data, rank and threads"
 	@echo "make bench-cohort   fifty million events to a saved cohort: seconds and memory"
-	@echo "make bench-selection  how often each rule names the true rank; 900 fits on the DE-SynPUF slice"
-	@echo "make bench-federated  federated against pooled: differences, bytes, starts, noise"
-	@echo "make bench-disk  a cohort four times larger than the memory it may use: seconds, memory, bytes of disk"
-	@echo "make docs       the documentation as a site, in site/"
-	@echo "make gpu        tests and benchmark of the GPU, on a machine with one"
-	@echo "make clean      remove what make made"
+	@echo "make bench-selection  how often each rule selects the true rank; 900 fits on the DE-SynPUF slice"
+	@echo "make bench-federated  federated and pooled fits: differences, bytes, starts, noise"
+	@echo "make bench-disk  a cohort four times larger than its memory limit: seconds, memory, bytes of disk"
+	@echo "make docs       build the documentation in site/"
+	@echo "make gpu        tests and benchmark on a GPU"
+	@echo "make clean      remove everything that make created"
 
 setup: $(READY)
 $(READY): pyproject.toml constraints.txt
@@ -36,29 +36,29 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# numba's cache knows when a kernel's own file changed, not when a kernel it calls did: compile them all anew.
+# numba's cache does not notice changes in called kernels of other files: compile all kernels again.
 $(FRESH): $(READY) $(shell find src/phenotaste/core -name "*.py")
 	@find src -name '*.nb[ci]' -delete
-	@echo "compiling the kernels, once ..."
+	@echo "compiling the kernels ..."
 	@$(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null
 	@touch $@
 
 demo: setup $(FRESH)
 	$(BIN)/phenotaste demo --out demo
 
-# The tests start a server of their own from these binaries; without them they fail in CI, and are skipped elsewhere.
+# The tests start their own server from these binaries; without them they fail in CI and are skipped elsewhere.
 .PHONY: postgres
 postgres:
 	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || \
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq postgresql; \
-	  else echo "for the tests of PostgreSQL please run: sudo apt-get install postgresql"; fi
+	  else echo "for the PostgreSQL tests, please run: sudo apt-get install postgresql"; fi
 
-# The tests of the review page drive Debian's Chromium; without it they fail in CI, and are skipped elsewhere.
+# The tests of the review page use Debian's Chromium; without it they fail in CI and are skipped elsewhere.
 .PHONY: chromium
 chromium:
 	@test -x /usr/bin/chromium || \
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq chromium; \
-	  else echo "for the tests of the review page please run: sudo apt-get install chromium"; fi
+	  else echo "for the tests of the review page, please run: sudo apt-get install chromium"; fi
 
 lint: setup
 	$(BIN)/ruff check .
@@ -66,7 +66,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Only the recurrent baselines need torch. A range of versions could fetch gigabytes of GPU libraries: pin one.
+# Only the recurrent baselines need torch. The version is pinned because others may install gigabytes of GPU libraries.
 $(TORCH): $(READY)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
 	@touch $@
@@ -77,9 +77,9 @@ test: lint postgres chromium $(TORCH) $(FRESH)
 test-slow: setup postgres $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
 
-# What the tests need; not all of dev: with anndata and ehrdata on top pip found no set of versions in ten minutes.
+# The packages for the tests, without anndata and ehrdata: with them pip did not resolve the versions in ten minutes.
 TOOLS := pytest hypothesis polars 'meds>=0.4,<0.5' playwright tensorly matcouply pyyaml
-# The lowest versions that pyproject.toml declares, in an environment of their own, on the package as users install it.
+# The lowest versions declared in pyproject.toml, in a separate environment, with the package installed as by users.
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not gpu" -o addopts="-ra --strict-markers" \
@@ -91,12 +91,12 @@ $(LOWEST)/.ready: pyproject.toml scripts/lowest.py $(shell find src -name '*.py'
 	$(LOWEST)/bin/pip install -q --disable-pip-version-check -c $(LOWEST)/constraints.txt '.[dask]' $(TOOLS)
 	@touch $@
 
-# The same build that the tests do: a warning is an error. Open site/index.html, or serve it: mkdocs serve.
+# Warnings are errors, as in the tests. Open site/index.html, or run mkdocs serve.
 .PHONY: docs
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# What is published, into dist/; CONTRIBUTING.md has the list of what to do before.
+# See the release checklist in CONTRIBUTING.md.
 .PHONY: wheel
 wheel: setup
 	rm -rf dist
@@ -112,7 +112,7 @@ bench: $(BENCH) $(FRESH)
 bench-scaling: $(BENCH) $(FRESH)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
 
-# On the machine with the GPU: from src/, with the python3 that has torch, installing nothing.
+# Runs from src/ with the python3 that has torch; installs nothing.
 gpu:
 	@export PYTHONPATH=src:. PYTHONUNBUFFERED=1; failed=0; \
 	  $(PYTHON) -m pytest -m gpu -p no:cacheprovider -o addopts="-ra --strict-markers" tests/engines/test_cuda_engine.py || failed=1; \

@@ -1,6 +1,6 @@
-"""Docstrings as the site shows them: their sections as lists, their examples as code, a field's comment as its text.
+"""A griffe extension that converts docstrings to Markdown: sections become lists, examples code, comments field texts.
 
-Docstrings here say `rank : number of phenotypes.`, where numpydoc would want a type and a line below it.
+Parameters are documented as `rank : number of phenotypes.`, without the type and the indented line of numpydoc.
 """
 
 import re
@@ -14,7 +14,7 @@ RECORDS = ("dataclass", "dataclasses.dataclass")
 
 
 class Docstrings(griffe.Extension):
-    """Given to mkdocstrings in mkdocs.yml."""
+    """The extension named in mkdocs.yml."""
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         if obj.docstring is None:
@@ -26,16 +26,16 @@ class Docstrings(griffe.Extension):
         obj.docstring.value = text
 
 
-def is_record(found: Any) -> bool:
-    """Whether it is a dataclass or a NamedTuple, whose fields are part of what users see."""
-    if not found.is_class:
+def is_record(obj: Any) -> bool:
+    """Whether an object is a dataclass or a NamedTuple, whose fields are public."""
+    if not obj.is_class:
         return False
-    decorated = any(decorator.callable_path in RECORDS for decorator in found.decorators)
-    return decorated or any(str(base).endswith("NamedTuple") for base in found.bases)
+    decorated = any(decorator.callable_path in RECORDS for decorator in obj.decorators)
+    return decorated or any(str(base).endswith("NamedTuple") for base in obj.bases)
 
 
 def fields(record: Any) -> str:
-    """The fields of a record as a list, each with the comment that stands behind it."""
+    """The fields of a record as a list, each with its comment."""
     lines = record.filepath.read_text().splitlines()
     listed = []
     for name, field in record.attributes.items():
@@ -49,24 +49,24 @@ def fields(record: Any) -> str:
 
 def markdown(text: str) -> str:
     lines = text.splitlines()
-    found: list[str] = []
-    place, listing = 0, False
-    while place < len(lines):
-        line, end = lines[place], place + 1
+    output: list[str] = []
+    start, listing = 0, False
+    while start < len(lines):
+        line, end = lines[start], start + 1
         entry = ENTRY.fullmatch(line)
         if bool(entry) != listing and not line.startswith(" "):
-            found.append("")  # Markdown begins and ends a list with an empty line
+            output.append("")  # Markdown needs an empty line before and after a list
             listing = bool(entry)
         if entry:
             names = ", ".join(f"`{name}`" if name != "The rest" else name for name in entry[1].split(", "))
-            found.append(f"- {names}: {entry[2]}")
+            output.append(f"- {names}: {entry[2]}")
         elif HEADING.fullmatch(line) and "".join(lines[end : end + 1]).startswith("---"):
-            found += [f"**{line}**", ""]
+            output += [f"**{line}**", ""]
             end += 1
         elif line.startswith(">>> "):
-            end = next((n for n in range(place, len(lines)) if not lines[n].strip()), len(lines))
-            found += ["```pycon", *lines[place:end], "```"]
+            end = next((n for n in range(start, len(lines)) if not lines[n].strip()), len(lines))
+            output += ["```pycon", *lines[start:end], "```"]
         else:
-            found.append(line)
-        place = end
-    return "\n".join(found)
+            output.append(line)
+        start = end
+    return "\n".join(output)

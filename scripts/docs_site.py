@@ -1,6 +1,7 @@
-"""What mkdocs needs beyond docs/: pages that lie elsewhere in the repository, links to them, and every command's help.
+"""mkdocs hooks: add pages from outside docs/, rewrite the links to them, and insert the help of every command.
 
-Links are written for readers of the repository (`../benchmarks/README.md`) and turned into the site's own here."""
+Links in the pages are relative to the repository (`../benchmarks/README.md`) and are rewritten for the site.
+"""
 
 import posixpath
 import re
@@ -12,7 +13,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = "<!-- every command -->"
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
-BROUGHT = {
+EXTERNAL = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "benchmarks/README.md": "project/benchmarks/index.md",
@@ -23,7 +24,7 @@ BROUGHT = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for source, uri in BROUGHT.items():
+    for source, uri in EXTERNAL.items():
         level = InclusionLevel.NOT_IN_NAV if "/results/" in source else InclusionLevel.INCLUDED
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source), inclusion=level))
     return files
@@ -32,31 +33,31 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     uri = page.file.src_uri
     if COMMANDS in markdown:
-        markdown = markdown.replace(COMMANDS, every_command())
-    return LINK.sub(lambda found: in_site(found, uri), markdown)
+        markdown = markdown.replace(COMMANDS, help_of_all_commands())
+    return LINK.sub(lambda link: rewrite_link(link, uri), markdown)
 
 
-def in_site(link: re.Match[str], uri: str) -> str:
-    """The link as it has to be on the page `uri`, if it leads to a file that lies elsewhere in the site."""
+def rewrite_link(link: re.Match[str], uri: str) -> str:
+    """Rewrite a link on the page `uri` if the site has its target under another path."""
     before, target, anchor, after = link[1], link[2], link[3] or "", link[4]
     if ":" in target:
         return link[0]
-    elsewhere = {to: source for source, to in BROUGHT.items()}
-    source = elsewhere.get(uri, f"docs/{uri}")
-    wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    if wanted == "README.md":
-        place = "index.md"
-    elif wanted in BROUGHT:
-        place = BROUGHT[wanted]
-    elif wanted.startswith("docs/"):
-        place = wanted.removeprefix("docs/")
+    sources = {to: source for source, to in EXTERNAL.items()}
+    source = sources.get(uri, f"docs/{uri}")
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if path == "README.md":
+        page = "index.md"
+    elif path in EXTERNAL:
+        page = EXTERNAL[path]
+    elif path.startswith("docs/"):
+        page = path.removeprefix("docs/")
     else:
-        return link[0]  # mkdocs will complain
-    return f"{before}{posixpath.relpath(place, posixpath.dirname(uri) or '.')}{anchor}{after}"
+        return link[0]  # mkdocs reports it
+    return f"{before}{posixpath.relpath(page, posixpath.dirname(uri) or '.')}{anchor}{after}"
 
 
-def every_command() -> str:
-    """The help of each command, as the terminal shows it."""
+def help_of_all_commands() -> str:
+    """The output of `--help` for each command."""
     import typer.main
 
     from phenotaste.cli import app

@@ -1,6 +1,6 @@
-"""Prints the lowest versions that pyproject.toml declares as a constraints file, for `make test-lowest`.
+"""Prints the lowest versions declared in pyproject.toml as a constraints file for `make test-lowest`.
 
-What is only there for developers is left alone: nobody who uses the package is promised anything about it.
+Packages that only developers need are not constrained.
 """
 
 import re
@@ -8,28 +8,28 @@ import tomllib
 from pathlib import Path
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-FOR_DEVELOPERS = ("dev", "bench", "docs")
+DEVELOPER_EXTRAS = ("dev", "bench", "docs")
 BOUND = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?\s*(?P<rest>.*)")
 
 
 def lowest(requirement: str) -> tuple[str, str]:
-    """The name and the lower bound of a requirement, which must have one: `numpy>=2.0` gives `numpy`, `2.0`."""
-    found = BOUND.fullmatch(requirement.strip())
-    bounds = [part.strip() for part in found["rest"].split(";")[0].split(",")] if found else []
+    """Split a requirement into name and lower bound: `numpy>=2.0` gives `numpy`, `2.0`."""
+    match = BOUND.fullmatch(requirement.strip())
+    bounds = [part.strip() for part in match["rest"].split(";")[0].split(",")] if match else []
     versions = [part.removeprefix(">=").strip() for part in bounds if part.startswith(">=")]
-    if not found or len(versions) != 1:
+    if not match or len(versions) != 1:
         raise SystemExit(f"{requirement!r} in {PYPROJECT.name} has no lower bound: write name>=version.")
-    return found["name"].lower(), versions[0]
+    return match["name"].lower(), versions[0]
 
 
 def declared(pyproject: Path = PYPROJECT) -> dict[str, str]:
-    """Every package that users get, with or without extras, and its lowest version."""
+    """The lowest version of every package that users install, including extras."""
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"]]
-    for extra in sorted(set(extras) - set(FOR_DEVELOPERS)):
-        wanted += extras[extra]
-    return dict(sorted(lowest(requirement) for requirement in wanted))
+    requirements = [*project["dependencies"]]
+    for extra in sorted(set(extras) - set(DEVELOPER_EXTRAS)):
+        requirements += extras[extra]
+    return dict(sorted(lowest(requirement) for requirement in requirements))
 
 
 if __name__ == "__main__":

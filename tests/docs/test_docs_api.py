@@ -1,6 +1,6 @@
-"""The reference is whole: every public name has its place there, and a docstring with an example.
+"""The reference is complete: it lists every public name, and each has a docstring with an example.
 
-The examples themselves run as doctests of src, each in an empty folder (src/conftest.py).
+The examples run as doctests of src, each in an empty folder (src/conftest.py).
 """
 
 import doctest
@@ -22,7 +22,7 @@ pytest.importorskip("torch", reason="two of the public names need torch")
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 
-# What is public, by module; docs/reference/index.md says the same in words. Constants stand in CONSTANTS.
+# Public names by module, as listed in docs/reference/index.md; constants are in CONSTANTS.
 PUBLIC = {
     "phenotaste.cohort": ["Cohort", "CohortSummary", "PatientIndexError"],
     "phenotaste.taste": ["TASTE", "Projection"],
@@ -65,23 +65,23 @@ CONSTANTS = {
     "phenotaste.sources.omop": ["CODES", "DRUGS"],
     "phenotaste.studies": ["NAMES"],
 }
-# Methods for other parts of the package: what TASTE asks of an engine, what `out=` has done, what sources work with.
+# Methods used only by other parts of the package.
 INTERNAL = {
     "DaskEngine.open", "Disk.around", "Disk.open", "Disk.room", "Evaluation.save", "InMemory.open", "Selection.save",
     "Workspace.keep", "Workspace.take",
 }  # fmt: skip
-SPOKEN_OF = {"Cohort.__getitem__"}  # public, though the name begins with an underscore
+DOCUMENTED_DUNDERS = {"Cohort.__getitem__"}  # public, though the name begins with an underscore
 
 
 class Public(NamedTuple):
-    """A public name: where users find it, and the object that is there."""
+    """A public name and its object."""
 
     path: str
     what: Any
 
     @property
     def home(self) -> str:
-        """Where its code is, which is how its doctest is called."""
+        """The dotted name of its definition, which is also that of its doctest."""
         what = getattr(self.what, "__func__", self.what)
         return f"{what.__module__}.{what.__qualname__}"
 
@@ -96,19 +96,19 @@ def names() -> tuple[Public, ...]:
 
 
 def members(public: Public) -> list[Public]:
-    """What a class has of ours for its users; what it has from scikit-learn, scikit-learn describes."""
+    """The public members of a class, without those inherited from other packages."""
     if not inspect.isclass(public.what):
         return []
-    found = []
+    public_members = []
     for name, what in inspect.getmembers_static(public.what):
         owner = next(owner for owner in public.what.__mro__ if name in vars(owner))
         full = f"{public.what.__name__}.{name}"
-        shown = full in SPOKEN_OF or not (name.startswith("_") or full in INTERNAL)
+        shown = full in DOCUMENTED_DUNDERS or not (name.startswith("_") or full in INTERNAL)
         is_code = isinstance(what, property | classmethod | staticmethod) or inspect.isfunction(what)
         if shown and is_code and owner.__module__.startswith("phenotaste."):
-            there = what if isinstance(what, property) else getattr(public.what, name)
-            found.append(Public(f"{public.path}.{name}", there))
-    return found
+            value = what if isinstance(what, property) else getattr(public.what, name)
+            public_members.append(Public(f"{public.path}.{name}", value))
+    return public_members
 
 
 @cache
@@ -124,15 +124,15 @@ def examples_of(public: Public) -> list[doctest.Example]:
     return doctest.DocTestParser().get_examples(public.what.__doc__ or "")
 
 
-def test_every_public_name_says_what_it_is():
-    # A record without a docstring is given its signature for one.
-    silent = [
+def test_every_public_name_has_a_docstring():
+    # Python gives a record without a docstring its signature as one.
+    undocumented = [
         public.path
         for public in everything()
         if not (public.what.__doc__ or "").strip()
         or public.what.__doc__.startswith(f"{public.path.rsplit('.', 1)[-1]}(")
     ]
-    assert not silent
+    assert not undocumented
 
 
 def test_every_public_name_has_an_example_with_a_result():
@@ -145,15 +145,15 @@ def test_no_example_is_skipped():
     assert not skipped
 
 
-def test_every_example_is_among_the_tests():
-    """As `make test` collects them: a docstring that no doctest is made of would never be run."""
+def test_every_example_is_collected():
+    """A docstring that `make test` does not collect as a doctest would never run."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "src"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     collected = {line.rpartition("::")[2] for line in done.stdout.splitlines()}
     assert not {public.home for public in with_code()} - collected
 
 
-def test_what_a_module_calls_public_is_in_the_list():
+def test_exported_names_are_public():
     for module, listed in PUBLIC.items():
         named = getattr(importlib.import_module(module), "__all__", ())
         assert set(named) <= {*listed, *CONSTANTS.get(module, ())}, module
@@ -162,16 +162,16 @@ def test_what_a_module_calls_public_is_in_the_list():
 
 
 def directives() -> dict[str, str]:
-    """What mkdocstrings describes, and on which page."""
-    found = {}
+    """The names described by mkdocstrings, and their pages."""
+    described = {}
     for page in sorted(REFERENCE.glob("*.md")):
         for identifier in re.findall(r"^::: ([\w.]+)$", page.read_text(), re.M):
-            assert identifier not in found, f"{identifier} is described twice"
-            found[identifier] = page.name
-    return found
+            assert identifier not in described, f"{identifier} is described twice"
+            described[identifier] = page.name
+    return described
 
 
-def test_the_index_leads_to_every_public_name_and_to_no_other():
+def test_the_index_lists_exactly_the_public_names():
     described, rows = directives(), (REFERENCE / "index.md").read_text().splitlines()
     known = set()
     for module, listed in PUBLIC.items():
@@ -185,9 +185,9 @@ def test_the_index_leads_to_every_public_name_and_to_no_other():
 
 def test_every_public_name_and_method_is_on_the_site(site):
     pages = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
-    places = set(re.findall(r'id="(phenotaste\.[\w.]+)"', pages))
+    anchors = set(re.findall(r'id="(phenotaste\.[\w.]+)"', pages))
     constants = {f"{module}.{name}" for module, listed in CONSTANTS.items() for name in listed}
-    assert not ({public.path for public in everything()} | constants) - places
+    assert not ({public.path for public in everything()} | constants) - anchors
 
 
 def test_docstrings_are_shown_as_lists_and_code(site):
@@ -198,5 +198,5 @@ def test_docstrings_are_shown_as_lists_and_code(site):
         assert "&gt;&gt;&gt;" not in outside, page.name
     taste = (site / "reference" / "taste.html").read_text()
     assert "<li><code>rank</code>: number of phenotypes.</li>" in re.sub(r"\s*</?p>\s*", "", taste)
-    built = (site / "reference" / "build.html").read_text()  # a record's fields, and the comments behind them
+    built = (site / "reference" / "build.html").read_text()  # the fields of a record, with their comments
     assert "<code>attrition</code>: step, patients, visits, events," in built

@@ -1,19 +1,20 @@
-"""Every command and snippet of README and docs, run; and the runner itself, which must notice what does not work."""
+"""Runs every command and snippet of README and docs, and tests that the runner detects failures."""
 
 import pytest
 
 from helpers.docs_commands import check_line
 from helpers.docs_run import PAGES, ROOT, inline_commands, run_page
+from helpers.docs_setup import SETUP
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_everything_on_the_page_runs(page, tmp_path):
-    run_page(page, tmp_path)
+    run_page(page, tmp_path, SETUP.get(str(page.relative_to(ROOT))))
 
 
 @pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"])
-def test_commands_that_other_pages_name_exist(name):
+def test_commands_on_other_pages_exist(name):
     for command in inline_commands(ROOT / name):
         check_line(command, strict=False)
 
@@ -89,7 +90,7 @@ BROKEN = {
     "not run, of another block": "<!-- not run: hours -->\n\nText.\n\n```python\n1 / 0\n```",
     "no language": "```\nphenotaste demo\n```",
     "indented": "Run\n\n    phenotaste demo\n",
-    "a language nobody runs": "```perl\n1;\n```",
+    "a language that is not run": "```perl\n1;\n```",
     "a command as mere text": "```text\nphenotaste demo\n```",
     "not run, by a test that is gone": "<!-- not run: tests/test_nothing.py does -->\n```sh\ntrue\n```",
     "in a sentence, no target": "Give `make everything`.",
@@ -99,7 +100,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_does_not_work_is_noticed(what, tmp_path):
+def test_failures_are_detected(what, tmp_path):
     with pytest.raises((AssertionError, ZeroDivisionError, SyntaxError)):
         page_with(tmp_path, BROKEN[what])
 

@@ -1,4 +1,4 @@
-"""The documentation as a site: no warning, no dead link, no page without a next step, nothing from other hosts."""
+"""The site: no warnings, no dead links, next steps on every page, nothing loaded from other hosts."""
 
 import re
 import threading
@@ -15,9 +15,7 @@ from phenotaste.studies import NAMES
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 LINKING = [*ROOT.glob("*.md"), *PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))]
-MADE_BY_STUDIES = {
-    ROOT / "docs" / "studies" / f"{name}.md" for name in NAMES
-}  # they lie in users' folders, too
+GENERATED = {ROOT / "docs" / "studies" / f"{name}.md" for name in NAMES}
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 
 
@@ -36,7 +34,7 @@ def links_of(tokens):
 
 
 def anchors_of(path):
-    """The ids that headings get, on the site and on pages that show Markdown: letters, digits, dashes."""
+    """The anchors of the headings, on the site and where Markdown is rendered: letters, digits, dashes."""
     tokens = tokens_of(path)
     titles = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
     titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in titles]
@@ -44,10 +42,10 @@ def anchors_of(path):
 
 
 def test_the_site_builds_without_a_warning_and_has_every_page(site):
-    there = {str(file.relative_to(site).with_suffix("")) for file in site.rglob("*.html")}
+    built = {str(file.relative_to(site).with_suffix("")) for file in site.rglob("*.html")}
     pages = {name_of(page).removeprefix("docs/").removesuffix(".md") for page in PAGES}
-    assert {page.replace("README", "index") for page in pages} <= there
-    assert {"project/changelog", "project/contributing", "project/benchmarks/index"} <= there
+    assert {page.replace("README", "index") for page in pages} <= built
+    assert {"project/changelog", "project/contributing", "project/benchmarks/index"} <= built
 
 
 @pytest.mark.parametrize("page", LINKING, ids=name_of)
@@ -57,19 +55,19 @@ def test_no_link_is_dead(page):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{link} leads nowhere"
+        assert target.exists(), f"{link} does not exist"
         if anchor:
             assert anchor in anchors_of(target), f"{link}: no such heading"
 
 
-def test_a_heading_is_found_by_its_anchor_and_no_other(tmp_path):
+def test_anchors_of_headings(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# What sums can [reveal](x.md)\n\n## λ, μ & `rank`\n\ntext\n")
     assert anchors_of(page) == {"what-sums-can-reveal", "λ-μ-rank"}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE_BY_STUDIES], ids=name_of)
-def test_every_page_ends_with_a_next_step(page):
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED], ids=name_of)
+def test_every_page_ends_with_next_steps(page):
     text = page.read_text(encoding="utf-8")
     last = re.split(r"^(?=## Next steps$)", text, flags=re.MULTILINE)
     assert len(last) > 1, "the last section is “Next steps”"
@@ -78,14 +76,14 @@ def test_every_page_ends_with_a_next_step(page):
     assert links_of(end)
 
 
-@pytest.mark.parametrize("page", sorted(MADE_BY_STUDIES), ids=name_of)
-def test_pages_that_studies_made_lead_on_by_the_foot_of_the_site(site, page):
+@pytest.mark.parametrize("page", sorted(GENERATED), ids=name_of)
+def test_generated_pages_link_to_the_next_page_in_the_footer(site, page):
     text = (site / "studies" / f"{page.stem}.html").read_text(encoding="utf-8")
     assert "md-footer__link--next" in text
 
 
 class Loads(HTMLParser):
-    """What a page loads by itself: scripts, styles, pictures, frames; not the links a reader may follow."""
+    """The resources that a page loads: scripts, styles, images, frames; not its links."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +95,7 @@ class Loads(HTMLParser):
             self.found.append(values.get(LOADS[tag]) or "")
 
 
-def test_no_page_asks_another_host_for_anything(site):
+def test_no_page_loads_resources_from_another_host(site):
     for file in site.rglob("*.html"):
         reader = Loads()
         reader.feed(file.read_text(encoding="utf-8"))
@@ -109,16 +107,16 @@ def test_no_page_asks_another_host_for_anything(site):
         )
 
 
-def test_a_browser_asks_no_other_host_either(site, chromium):
-    """Scripts could; so the pages are opened, and somebody searches."""
+def test_a_browser_contacts_no_other_host(site, chromium):
+    """Scripts could load resources, so the pages are opened and the search is used."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    asked, complaints = [], []
+    requests, errors = [], []
     try:
         home = f"http://127.0.0.1:{server.server_port}/"
         page = chromium.new_context().new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         for name in ("index.html", "method.html", "reference/cli.html"):
             page.goto(home + name)
         page.goto(home + "index.html")
@@ -128,9 +126,9 @@ def test_a_browser_asks_no_other_host_either(site, chromium):
     finally:
         server.shutdown()
         server.server_close()
-    assert len(asked) > 5
-    assert [url for url in asked if not url.startswith((home, "blob:", "data:"))] == []
-    assert complaints == []
+    assert len(requests) > 5
+    assert [url for url in requests if not url.startswith((home, "blob:", "data:"))] == []
+    assert errors == []
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -145,12 +143,12 @@ def test_the_page_of_commands_has_every_option_of_every_command(site):
 
     text = (site / "reference" / "cli.html").read_text(encoding="utf-8")
 
-    def look(command, name):
+    def check(command, name):
         assert f"{name}" in text
         for option in command.params:
             for spelled in option.opts if option.param_type_name == "option" and not option.hidden else ():
                 assert spelled in text, f"{name} {spelled}"
         for inner, below in getattr(command, "commands", {}).items():
-            look(below, f"{name} {inner}")
+            check(below, f"{name} {inner}")
 
-    look(typer.main.get_command(app), "phenotaste")
+    check(typer.main.get_command(app), "phenotaste")

@@ -1,4 +1,4 @@
-"""Commands in the documentation held against what exists: our commands and options, make's targets, extras."""
+"""Checks that commands in the documentation exist: phenotaste's commands and options, make targets, extras."""
 
 import re
 import shlex
@@ -16,88 +16,88 @@ PLACEHOLDER = "…"
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines of a shell block, continued ones joined, comments and blank lines left out."""
+    """The lines of a shell block, with continuation lines joined, without comments and blank lines."""
     joined = text.replace("\\\n", " ").splitlines()
     return [line for line in joined if line.strip() and not line.lstrip().startswith("#")]
 
 
 def words_of(line: str, plain: bool = False) -> list[str]:
-    """The words of a line; with `plain` none unless it is a command of ours with nothing for a shell to do."""
+    """The words of a line; with `plain` none unless it is a `phenotaste` command that needs no shell."""
     unquoted = re.sub(r"'[^']*'|\"[^\"$`]*\"| #.*", "", line)
-    unquoted = re.sub(r" > [\w./-]+\s*$", "", unquoted)  # this, and stars, the runner does without a shell
+    unquoted = re.sub(
+        r" > [\w./-]+\s*$", "", unquoted
+    )  # the runner handles this and wildcards without a shell
     if plain and (not line.startswith("phenotaste ") or re.search(r"[|<>&;$`?~(){}]", unquoted)):
         return []
     try:
         return shlex.split(line, comments=True)
-    except ValueError:  # a quotation that goes on over lines: not one of ours
+    except ValueError:  # a quotation over several lines, in none of our commands
         return []
 
 
 def check_line(line: str, strict: bool = True) -> None:
-    """Refuse a line whose command, option, make target or extra does not exist."""
+    """Assert that the command, options, make target and extras of a line exist."""
     for words in commands_of(line) if strict else [words_of(line)]:
         if words[:1] == ["phenotaste"]:
-            check_ours(words[1:], strict)
+            check_command(words[1:], strict)
         if words[:1] == ["make"]:
             targets = [word for word in words[1:] if "=" not in word]
             assert set(targets) <= make_targets(), f"make has no target for: {line}"
     if "pip install" in line:
-        for asked in re.findall(r"phenotaste\[([\w,-]+)\]", line):
-            assert set(asked.split(",")) <= extras(), f"there is no such extra: {line}"
+        for names in re.findall(r"phenotaste\[([\w,-]+)\]", line):
+            assert set(names.split(",")) <= extras(), f"there is no such extra: {line}"
 
 
 def commands_of(line: str) -> list[list[str]]:
-    """The commands that a line of shell joins by pipes, semicolons and loops."""
+    """The commands of a shell line with pipes, semicolons and loops."""
     reader = shlex.shlex(line, posix=True, punctuation_chars=";&|<>()")
     reader.whitespace_split = True
-    found: list[list[str]] = [[]]
+    commands: list[list[str]] = [[]]
     try:
         for word in reader:
             if set(word) <= set(";&|<>()") or word in ("do", "then", "if", "while", "!"):
-                found.append([])
+                commands.append([])
             else:
-                found[-1].append(word)
-    except ValueError:  # a quotation that goes on over lines
+                commands[-1].append(word)
+    except ValueError:  # a quotation over several lines
         return []
-    return found
+    return commands
 
 
-def check_ours(arguments: list[str], strict: bool) -> None:
-    """A command of ours: it must exist, and so must its options; where strict, nothing needed may be missing."""
-    told = "phenotaste " + " ".join(arguments)
+def check_command(arguments: list[str], strict: bool) -> None:
+    """Assert that a `phenotaste` command and its options exist and, if strict, that nothing required is missing."""
+    shown = "phenotaste " + " ".join(arguments)
     command, names = typer.main.get_command(app), ["phenotaste"]
     while hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
         name, *arguments = arguments
-        parts = name.split(
-            "|"
-        )  # “init|step|combine” names several: they share no options, and no more is asked
+        parts = name.split("|")  # “init|step|combine” names several, whose options are not checked
         missing = [part for part in parts if part not in command.commands]
-        assert not missing, f"there is no command {' '.join(names)} {missing}: {told}"
+        assert not missing, f"there is no command {' '.join(names)} {missing}: {shown}"
         command = command.commands[parts[0]]
         names.append(name)
         if len(parts) > 1:
             return
     if strict and PLACEHOLDER not in arguments:
-        parse(command, arguments, told)
+        parse(command, arguments, shown)
         return
     known = {name for option in command.params for name in [*option.opts, *option.secondary_opts]} | {
         "--help"
     }
-    asked = {word.split("=")[0] for word in arguments if word.startswith("--")}
-    assert asked <= known, f"there is no option {asked - known}: {told}"
+    given = {word.split("=")[0] for word in arguments if word.startswith("--")}
+    assert given <= known, f"there is no option {given - known}: {shown}"
 
 
-def parse(command: Any, arguments: list[str], told: str) -> None:
-    """By the command's own parser: unknown options, missing values and missing arguments are errors."""
+def parse(command: Any, arguments: list[str], shown: str) -> None:
+    """Parse with the command's own parser, which refuses unknown options, missing values and missing arguments."""
     context = command.make_context("phenotaste", [], resilient_parsing=True)
     try:
         values, left, _ = command.make_parser(context).parse_args(list(arguments))
     except Exception as error:
-        raise AssertionError(f"{error}: {told}") from error
-    wanted = {option.name for option in command.params if option.required}
+        raise AssertionError(f"{error}: {shown}") from error
+    required = {option.name for option in command.params if option.required}
     given = {name for name, value in values.items() if value not in (None, ())}
-    assert not left, f"{left} is too much: {told}"
-    assert "--help" in arguments or wanted <= given, f"{wanted - given} is missing: {told}"
+    assert not left, f"unexpected {left}: {shown}"
+    assert "--help" in arguments or required <= given, f"{required - given} is missing: {shown}"
 
 
 @cache

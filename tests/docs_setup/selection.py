@@ -1,8 +1,0 @@
-"""A small cohort with three phenotypes to find."""
-
-from phenotaste import simulate
-
-
-def prepare(folder):
-    cohort, _ = simulate.ehr(60, n_features=30, n_static=4, mean_visits=8, rank=3)
-    cohort.save(folder / "COHORT")
