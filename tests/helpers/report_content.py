@@ -128,12 +128,12 @@ def _typical(rng):
 
 def _profile(rng, static):
     rows = [
-        {"feature": "Age (years)", "kind": "mean", "here": 76.2, "rest": 71.4, "effect": 0.52},
+        {"feature": "Age (years)", "kind": "mean", "leading": 76.2, "rest": 71.4, "effect": 0.52},
         *(
             {
                 "feature": feature["name"],
                 "kind": "share",
-                "here": round(float(rng.uniform(0.1, 0.7)), 3),
+                "leading": round(float(rng.uniform(0.1, 0.7)), 3),
                 "rest": round(float(rng.uniform(0.1, 0.7)), 3),
                 "effect": round(float(rng.normal(0, 0.5)), 2),
             }
@@ -150,7 +150,7 @@ def _outcome(rng):
         "odds_ratio": round(ratio, 2),
         "low": round(ratio / 1.35, 2),
         "high": round(ratio * 1.35, 2),
-        "here": 0.31,
+        "leading": 0.31,
         "rest": 0.24,
     }
 
@@ -161,7 +161,7 @@ def _found(rng):
         "median": round(float(np.median(values)), 2),
         "low": round(float(values.min()), 2),
         "high": round(float(values.max()), 2),
-        "found": round(float((values > 0.85).mean()), 2),
+        "share": round(float((values > 0.85).mean()), 2),
         "values": values.tolist(),
     }
 

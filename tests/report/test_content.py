@@ -12,12 +12,11 @@ from phenotaste import TASTE, Cohort, simulate
 from phenotaste.disclosure import Gate
 from phenotaste.errors import InputError
 from phenotaste.report import content
-from phenotaste.report.courses import activity, along, smoothed, timing
-from phenotaste.report.definitions import places
-from phenotaste.report.facts import families
-from phenotaste.report.groups import prevalences
+from phenotaste.report.courses import activity, mean_time, resampled, smoothed
+from phenotaste.report.definitions import map_positions
 from phenotaste.report.names import static_label
-from phenotaste.report.patients import NOBODY, Patients, patients_of
+from phenotaste.report.patients import NO_PHENOTYPE, Patients, patients_of, prevalences
+from phenotaste.report.profile import families
 from phenotaste.review import Decision, Review, fingerprint
 
 
@@ -123,7 +122,7 @@ def test_rare_features_are_neither_named_nor_weighed(model, cohort):
 
 def test_prevalence_leading_and_features(built, open_built, model, cohort):
     shares = shares_by_hand(model)
-    leading = np.where(shares.any(axis=1), shares.argmax(axis=1), NOBODY)
+    leading = np.where(shares.any(axis=1), shares.argmax(axis=1), NO_PHENOTYPE)
     for r, phenotype in enumerate(open_built.phenotypes):
         assert phenotype.prevalence == three(np.mean(shares[:, r] >= 0.1))
         assert phenotype.leading.patients == np.sum(leading == r)
@@ -175,24 +174,24 @@ def test_profile_and_outcome(open_built, model, cohort):
         assert effects == sorted(effects, reverse=True)
         for name in set(found) - {"visits", "months of follow-up"}:
             here, rest = cohort.static[mine, names.index(name)], cohort.static[~mine, names.index(name)]
-            assert found[name].here == three(here.mean())
+            assert found[name].leading == three(here.mean())
             assert found[name].rest == three(rest.mean())
             scale = np.sqrt((here.var() + rest.var()) / 2)
             if scale:
                 assert found[name].effect == pytest.approx((here.mean() - rest.mean()) / scale, abs=0.006)
         visits = cohort.visit_counts
-        assert found["visits"].here == three(visits[mine].mean())
+        assert found["visits"].leading == three(visits[mine].mean())
         months = [
             (times[-1] - times[0]) / np.timedelta64(1, "D") / (365.25 / 12)
             for times in (
                 cohort.visit_times[a:b] for a, b in zip(cohort.offsets, cohort.offsets[1:], strict=False)
             )
         ]
-        assert found["months of follow-up"].here == three(np.mean(np.array(months)[mine]))
+        assert found["months of follow-up"].leading == three(np.mean(np.array(months)[mine]))
         a, b = np.sum(cohort.labels[mine] == 1), np.sum(cohort.labels[mine] == 0)
         c, d = np.sum(cohort.labels[~mine] == 1), np.sum(cohort.labels[~mine] == 0)
         link = phenotype.outcome
-        assert link.here == three(a / (a + b))
+        assert link.leading == three(a / (a + b))
         if min(a, b, c, d):
             error = 1.96 * np.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
             assert link.odds_ratio == three(a * d / (b * c))
@@ -254,10 +253,10 @@ def test_helpers_of_courses_with_awkward_histories():
     found = activity(patients, 1, np.array([0, 2, 4]))
     assert len(found.values) == 13
     assert len(smoothed(found)) == 13
-    assert along(found, 5).shape == (3, 5)
-    assert np.all((timing(found) >= 0) & (timing(found) <= 1))
+    assert resampled(found, 5).shape == (3, 5)
+    assert np.all((mean_time(found) >= 0) & (mean_time(found) <= 1))
     nothing = found._replace(values=np.zeros(13))
-    assert np.isnan(timing(nothing)).all()
+    assert np.isnan(mean_time(nothing)).all()
 
 
 def test_overview_attrition_and_card_say_no_date_and_no_place(built):
@@ -395,7 +394,7 @@ def test_numbers_are_compared_by_their_means():
     for r, phenotype in enumerate(shown.phenotypes):
         found = {c.feature: c for c in phenotype.profile}
         assert found["marker"].kind == "mean"
-        assert found["marker"].here == three(static[lead == r, 0].mean())
+        assert found["marker"].leading == three(static[lead == r, 0].mean())
     assert "zxseldom" not in json.dumps(shown.as_dict())
 
 
@@ -416,7 +415,7 @@ def test_ages_of_ninety_and_more_are_one_band():
     lead = patients_of(fitted).leading()
     for r, phenotype in enumerate(shown.phenotypes):
         found = {c.feature: c for c in phenotype.profile}
-        assert found["age at entry"].here == pytest.approx(
+        assert found["age at entry"].leading == pytest.approx(
             np.minimum(static[lead == r, 3], 90).mean(), rel=0.003
         )
     text = json.dumps(shown.as_dict())
@@ -442,15 +441,15 @@ def test_levels_of_one_thing_are_known():
 
 def test_the_map_keeps_distances():
     V = np.array([[1, 0.9, 0], [0, 0.1, 0], [0, 0, 1.0]])
-    points = places(V)
+    points = map_positions(V)
     gap = np.linalg.norm(points[:, None] - points[None], axis=2)
     assert gap[0, 1] < 0.2 * gap[0, 2]
-    np.testing.assert_allclose(places(V[:, :1]), 0.5)
-    apart = places(np.eye(12))  # nothing in common: nowhere near each other
+    np.testing.assert_allclose(map_positions(V[:, :1]), 0.5)
+    apart = map_positions(np.eye(12))  # nothing in common: nowhere near each other
     gap = np.linalg.norm(apart[:, None] - apart[None], axis=2) + np.eye(12)
     assert gap.min() > 0.15
     assert np.ptp(apart, axis=0).max() == pytest.approx(1.0)
-    assert np.isfinite(places(np.ones((3, 4)))).all()
+    assert np.isfinite(map_positions(np.ones((3, 4)))).all()
 
 
 def test_what_selection_found(model, cohort):
@@ -466,7 +465,7 @@ def test_what_selection_found(model, cohort):
     found = shown.phenotypes[0].stability
     values = 0.72 + 0.01 * np.arange(12)
     assert found.starts.median == three(np.median(values))
-    assert found.starts.found == three(np.mean(values >= 0.8))
+    assert found.starts.share == three(np.mean(values >= 0.8))
     assert len(found.starts.values) == 12
     assert found.bootstrap.median == 0.9
     assert shown.phenotypes[1].stability.bootstrap is None
@@ -497,7 +496,7 @@ def test_trusted_content_hides_nothing_and_says_so(open_built, cohort):
     assert "switched off" in open_built.overview.notes[0]
     assert len(open_built.features.temporal) == cohort.n_features
     assert all(p.leading.patients is not None and p.prevalence is not None for p in open_built.phenotypes)
-    assert all(c.here is not None for p in open_built.phenotypes for c in p.profile)
+    assert all(c.leading is not None for p in open_built.phenotypes for c in p.profile)
     assert any("OFF" in text for section in open_built.card for text in section.text)
 
 

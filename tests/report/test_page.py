@@ -9,8 +9,8 @@ import pytest
 
 from helpers.chromium import Opened
 from helpers.report_content import FINGERPRINT, made_up_content
-from phenotaste.report import page as page_module
-from phenotaste.report.page import as_json, render
+from phenotaste.report import html as page_module
+from phenotaste.report.html import as_json, render
 from phenotaste.review import Review
 
 HOSTILE = '</script><img src=x onerror="window.caught=1">\u2028<!-- &lt;b&gt; \'"`${1}'
@@ -289,9 +289,9 @@ def test_hidden_numbers_say_so(opened):
     hidden["leading"] = {"patients": None, "share": None}
     hidden["course"] = {"visits": None, "months": None}
     hidden["typical"][0]["patients"] = None
-    hidden["profile"][0] |= {"here": None, "rest": None, "effect": None}
-    hidden["outcome"] |= dict.fromkeys(("odds_ratio", "low", "high", "here", "rest"))
-    content["phenotypes"][2]["outcome"] |= {"here": 0.25, "rest": None}
+    hidden["profile"][0] |= {"leading": None, "rest": None, "effect": None}
+    hidden["outcome"] |= dict.fromkeys(("odds_ratio", "low", "high", "leading", "rest"))
+    content["phenotypes"][2]["outcome"] |= {"leading": 0.25, "rest": None}
     content["phenotypes"][2]["leading"]["patients"] = None
     content["overview"]["map"][1]["size"] = None
     content["overview"]["attrition"][1] |= {"patients": None, "removed": None}

@@ -19,10 +19,9 @@ from phenotaste import TASTE, Cohort, report, simulate
 from phenotaste.disclosure import Gate, rounded
 from phenotaste.errors import InputError
 from phenotaste.plotting import encode_figure
-from phenotaste.report import content, model_figures, tables
-from phenotaste.report.latex import escaped
-from phenotaste.report.page import render
-from phenotaste.report.patients import NOBODY, Patients, patients_of
+from phenotaste.report import content, model_figures, table_files
+from phenotaste.report.html import render
+from phenotaste.report.patients import NO_PHENOTYPE, Patients, patients_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 FEWEST = 11
@@ -138,11 +137,11 @@ def test_figures_and_tables_of_few_and_of_many_phenotypes(rank, tmp_path):
     small = cohorts.cohort(seed=3, n_patients=40, n_features=9, n_static=0)
     shown = content.build(TASTE(rank, random_state=0, max_iter=10).fit(small), small)
     assert model_figures.save_all(shown, tmp_path, formats=("png",))
-    assert tables.save_all(shown, tmp_path)
+    assert table_files.save_all(shown, tmp_path)
     tiny = content.build(TASTE(rank, random_state=0, max_iter=10).fit(small[:9]), small[:9])
     assert next(iter(model_figures.drawings(tiny))) == "definitions"
     assert model_figures.save_all(tiny, tmp_path / "tiny", formats=("png",))
-    assert tables.save_all(tiny, tmp_path / "tiny")
+    assert table_files.save_all(tiny, tmp_path / "tiny")
 
 
 def read(path):
@@ -151,7 +150,7 @@ def read(path):
 
 
 def test_tables_hold_what_the_content_says(built, tmp_path):
-    paths = {path.name: path for path in tables.save_all(built, tmp_path)}
+    paths = {path.name: path for path in table_files.save_all(built, tmp_path)}
     rows = read(paths["definitions.csv"])
     assert len(rows) == sum(len(p.temporal) + len(p.static) for p in built.phenotypes)
     assert sum(float(row["weight"]) for row in rows) == pytest.approx(
@@ -172,7 +171,7 @@ def test_tables_hold_what_the_content_says(built, tmp_path):
 
 
 def test_latex_in_the_layout_of_the_paper(built, tmp_path):
-    text = tables.definitions_tex(built)
+    text = table_files.definitions_tex(built)
     assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == 1
     assert text.count(r"\midrule") == 4
     assert r"\textbf{Phenotype 1} & \textbf{Weight} \\" in text
@@ -186,7 +185,7 @@ def test_latex_in_the_layout_of_the_paper(built, tmp_path):
 
 
 def test_latex_escapes_every_letter():
-    assert escaped("a_b & 5% {x} ~^\\ #$\n[y]") == (
+    assert table_files.escape_tex("a_b & 5% {x} ~^\\ #$\n[y]") == (
         r"a\_b \& 5\% \{x\} \textasciitilde{}\textasciicircum{}\textbackslash{} \#\$ {[}y{]}"
     )
 
@@ -196,7 +195,7 @@ def test_trusted_figures_and_tables_say_so(model, cohort, tmp_path):
     figure = model_figures.prevalence(loud)
     model_figures.mark_trusted(figure, loud)
     assert any("OFF" in text for text in texts(figure))
-    assert (tmp_path / "DISCLOSURE_CONTROL_IS_OFF.txt") in tables.save_all(loud, tmp_path)
+    assert (tmp_path / "DISCLOSURE_CONTROL_IS_OFF.txt") in table_files.save_all(loud, tmp_path)
     assert "OFF" in (tmp_path / "definitions.tex").read_text()
     assert '"trusted":true' in render(loud).replace(" ", "")
 
@@ -249,7 +248,7 @@ def secret_cohort(seed, n_patients, n_features):
 def everything_shown(shown, folder):
     """The bytes of the page and of the tables, and every text of the figures."""
     found = [render(shown)]
-    found += [path.read_text() for path in tables.save_all(shown, folder)]
+    found += [path.read_text() for path in table_files.save_all(shown, folder)]
     for draw in model_figures.drawings(shown).values():
         found += texts(draw(shown))
     return "\n".join(found)
@@ -318,7 +317,7 @@ class ByHand:
             assert shown == rounded(n / self.K)
 
     def check_contrast(self, fact, mine):
-        if fact.here is None:
+        if fact.leading is None:
             assert fact.rest is None
             assert fact.effect is None
             return
@@ -327,7 +326,7 @@ class ByHand:
         if fact.feature in ("visits", "months of follow-up"):
             return
         values = self.static[fact.feature]
-        assert fact.here == pytest.approx(values[mine].mean(), rel=0.006)
+        assert fact.leading == pytest.approx(values[mine].mean(), rel=0.006)
         how_many = np.bincount(values.astype(int))
         unusual = values != how_many.argmax()
         if 2 * how_many.max() <= self.K:  # no value is usual, and the mean is everybody's
@@ -420,7 +419,7 @@ def test_nothing_of_fewer_than_eleven_leaves(seed, n_patients, rank, others, tmp
         for x in (p.outcome.odds_ratio, p.outcome.low, p.outcome.high)
     }
     means = {
-        str(x) for p in shown.phenotypes for c in p.profile if c.kind == "mean" for x in (c.here, c.rest)
+        str(x) for p in shown.phenotypes for c in p.profile if c.kind == "mean" for x in (c.leading, c.rest)
     }
     forbidden = by_hand.small_statistics() - safe - effects - odds - means
     assert not forbidden & numbers_in(statistics(shown))
@@ -438,7 +437,7 @@ def test_trusted_use_shows_all_of_it_and_says_so(seed, tmp_path):
     assert "zxid" not in text
     assert not re.search(r"19[89]\d-\d\d-\d\d", text)
     assert "switched off" in text
-    assert all(c.here is not None for p in shown.phenotypes for c in p.profile)
+    assert all(c.leading is not None for p in shown.phenotypes for c in p.profile)
     assert [p.leading.patients for p in shown.phenotypes] == patients_of(model).leading_counts()[:-1]
 
 
@@ -446,7 +445,7 @@ def test_trusted_use_shows_all_of_it_and_says_so(seed, tmp_path):
 
 
 def test_shares_intensities_and_leading_phenotypes(monkeypatch):
-    monkeypatch.setattr("phenotaste.report.patients.VISITS_AT_A_TIME", 3)
+    monkeypatch.setattr("phenotaste.report.patients.VISITS_PER_BLOCK", 3)
     rng = np.random.default_rng(0)
     offsets = np.array([0, 3, 3, 4, 9])
     U, W = rng.random((9, 3)), rng.random((4, 3))
@@ -458,7 +457,7 @@ def test_shares_intensities_and_leading_phenotypes(monkeypatch):
         total = strength.sum()
         np.testing.assert_allclose(patients.shares()[k], strength / total if total else 0)
         np.testing.assert_allclose(patients.intensities()[k], strength / np.sqrt(max(len(block), 1)))
-        assert patients.leading()[k] == (strength.argmax() if total else NOBODY)
+        assert patients.leading()[k] == (strength.argmax() if total else NO_PHENOTYPE)
     assert sum(patients.leading_counts()) == 4
     assert patients.leading_counts()[-1] == 2
 

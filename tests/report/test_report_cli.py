@@ -14,9 +14,9 @@ from helpers import cohorts
 from helpers.cli import refused, run
 from phenotaste import TASTE, Cohort, baselines, report, simulate
 from phenotaste.errors import InputError
-from phenotaste.report import evidence
 from phenotaste.report.files import filling
 from phenotaste.report.scores import write_scores
+from phenotaste.report.stability import read_evidence
 from phenotaste.review import Review, fingerprint
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J[bold]"
@@ -325,7 +325,7 @@ def test_stability_is_taken_from_the_selection_that_chose_the_model(call, place,
     for kind in page["phenotypes"]:
         mine = table[(table["phenotype"] == kind["number"]) & (table["kind"] == "starts")]["similarity"]
         assert kind["stability"]["starts"]["median"] == pytest.approx(mine.median(), abs=6e-4)
-        assert kind["stability"]["bootstrap"]["found"] <= 1
+        assert kind["stability"]["bootstrap"]["share"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -345,18 +345,18 @@ def test_evidence_that_no_selection_wrote_is_refused(place, tmp_path, rows):
     model = TASTE.load(place / "model")
     make_selection(tmp_path / "s", model, rows)
     with pytest.raises(InputError, match="cannot be read as the evidence"):
-        evidence.read(tmp_path / "s", model)
+        read_evidence(tmp_path / "s", model)
 
 
 def test_evidence_files_that_are_no_tables_are_refused(place, tmp_path):
     model = TASTE.load(place / "model")
     make_selection(tmp_path / "s", model)
     whole = (tmp_path / "s" / "evidence.csv").read_bytes()
-    assert len(evidence.read(tmp_path / "s", model)) == 4 * 2 * 2 * 9
+    assert len(read_evidence(tmp_path / "s", model)) == 4 * 2 * 2 * 9
     for content in (b"", b"\xff\xfe", whole[:20], whole + b"1,starts\n", b"a,b\n1,2\n"):
         (tmp_path / "s" / "evidence.csv").write_bytes(content)
         with pytest.raises(InputError, match="cannot be read as the evidence"):
-            evidence.read(tmp_path / "s", model)
+            read_evidence(tmp_path / "s", model)
 
 
 # --- other methods, other models -------------------------------------------------------------------------------

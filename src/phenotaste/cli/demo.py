@@ -13,7 +13,7 @@ from phenotaste.errors import InputError
 if TYPE_CHECKING:
     from phenotaste import TASTE
     from phenotaste.report import FitSummary
-    from phenotaste.report.record import Content, Phenotype
+    from phenotaste.report.schema import Content, Phenotype
     from phenotaste.simulate import Truth
 
 RANK, STARTS = 5, 5

@@ -10,7 +10,7 @@ from phenotaste.cli.options import Json, ModelFolder, ReviewFile, Threads
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
-    from phenotaste.report.record import Content
+    from phenotaste.report.schema import Content
 
 
 def report(
@@ -41,7 +41,7 @@ def report(
         Path | None,
         typer.Option(help="Folder for tables, as CSV and LaTeX.", metavar="DIR", show_default=False),
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default=False)] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Phenotypes",
     trusted: Annotated[
         bool,
         typer.Option(
@@ -96,7 +96,7 @@ def report(
             tables=tables,
             title=title,
             trusted=trusted,
-            step=step,
+            on_step=step,
         )
     print_report(content, {"report": out, "figures": figures, "tables": tables}, json_)
 

@@ -5,80 +5,46 @@ from typing import Any, NamedTuple
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
 from phenotaste.disclosure import Gate, printable, rounded
-from phenotaste.report.card import card
-from phenotaste.report.courses import activity, course, months_since_first, typical
+from phenotaste.report.courses import activity, activity_bands, months_since_first, typical_courses
 from phenotaste.report.definitions import (
     Definitions,
     Factor,
-    Having,
+    FeatureCounts,
+    count_features,
     definitions,
-    having,
-    having_at_fit,
-    merge,
-    named,
+    feature_counts_at_fit,
+    feature_names,
+    merge_rows,
+    most_similar,
     phenotype_map,
-    similar,
 )
-from phenotaste.report.facts import facts_of
-from phenotaste.report.groups import Groups, groups_of
+from phenotaste.report.model_card import model_card
 from phenotaste.report.names import group_of, old_ages, static_label
-from phenotaste.report.overview import attrition, cohort_lines, fit_figures, loss
-from phenotaste.report.patients import Patients, patients_of
-from phenotaste.report.profile import Compared, Outcome, compare, contrasts, outcome, outcome_link
-from phenotaste.report.record import (
-    AttritionStep,
-    Band,
-    CardSection,
+from phenotaste.report.overview import attrition, cohort_lines, fit_figures, loss_curve
+from phenotaste.report.patients import Groups, Patients, group_patients, patients_of
+from phenotaste.report.profile import (
+    Compared,
+    LabelCounts,
+    compare_groups,
+    contrasts,
+    count_labels,
+    outcome_link,
+    patient_facts,
+)
+from phenotaste.report.schema import (
     Content,
-    Contrast,
-    Course,
     Features,
-    Found,
-    Hidden,
-    Leading,
     Lines,
-    MapPoint,
-    Mass,
-    OutcomeLink,
     Overview,
     Phenotype,
-    Similar,
-    Stability,
-    StabilityText,
     StaticFeature,
     TemporalFeature,
-    TypicalCourse,
 )
-from phenotaste.report.stability import evidence_of, overall, stability
+from phenotaste.report.stability import overall_stability, stability, temporal_evidence
 from phenotaste.review import Review, fingerprint
 
-__all__ = [
-    "AttritionStep",
-    "Band",
-    "CardSection",
-    "Content",
-    "Contrast",
-    "Course",
-    "Features",
-    "Found",
-    "Hidden",
-    "Leading",
-    "MapPoint",
-    "Mass",
-    "OutcomeLink",
-    "Overview",
-    "Phenotype",
-    "Similar",
-    "Stability",
-    "StabilityText",
-    "StaticFeature",
-    "TemporalFeature",
-    "TypicalCourse",
-    "build",
-]
-
 TRUSTED_NOTE = (
-    "Disclosure control is switched off: figures of very few patients are shown. Do not pass this on to anybody who "
+    "Disclosure control is switched off: figures of very few patients are shown. Do not pass this on to anyone who "
     "may not see the patients' records."
 )
 
@@ -92,35 +58,35 @@ def build(
     review: Any = None,
     title: str = "Phenotypes",
 ) -> Content:
-    """Everything that may be shown of a model, and of the patients of a cohort or of the fit.
+    """Build everything that may be shown of a model, and of the patients of a cohort or of the fit.
 
     Parameters
     ----------
-    model : a fitted model, or what its `apply_review` gave: names, merges and rejections are then in the content.
-    cohort : patients to describe; without one those of the fit, as far as the model kept them.
+    model : a fitted model, or what its `apply_review` returned, with names, merges and rejections.
+    cohort : patients to describe; by default those of the fit, if the model has them.
     gate : what may be shown; `Gate(trusted=True)` hides nothing.
-    selection : evidence of stability, as `selection.select` returns it, or its table `evidence`.
-    review : a review to preload into the page, which then starts from it.
+    selection : evidence of stability: what `selection.select` returned, or its table `evidence`.
+    review : a review that the page starts from.
     """
     gate = Gate() if gate is None else gate
     numbers = [group.number for group in model.groups] if hasattr(model, "groups") else None
     numbers = numbers or [r + 1 for r in range(model.V_.shape[1])]
-    seen = seen_patients(model, cohort, numbers, gate)
-    at_fit = having_at_fit(model, seen.having, gate)
-    defined = definitions(model, at_fit, gate)
-    compared = compared_facts(model, seen, defined, gate)
-    evidence = evidence_of(selection)
-    n_patients = 0 if seen.groups is None else seen.groups.n_patients
+    described = describe_patients(model, cohort, numbers, gate)
+    counts = feature_counts_at_fit(model, described.feature_counts, gate)
+    defined = definitions(model, counts, gate)
+    compared = compare_facts(model, described, defined, gate)
+    evidence = temporal_evidence(selection)
+    n_patients = 0 if described.groups is None else described.groups.n_patients
     fit = fit_figures(model, n_patients, gate)
     origin = None if cohort is None else cohort.origin
     return Content(
         version=__version__,
         title=printable(title),
         fingerprint=fingerprint(getattr(model, "model", model)),
-        overview=overview(model, seen, defined, evidence, fit, origin, gate),
-        features=features(defined, seen, compared, gate),
-        phenotypes=phenotypes(model, seen, defined, compared, evidence, gate),
-        card=card(model, origin, seen.lines, fit, gate),
+        overview=overview(model, described, defined, evidence, fit, origin, gate),
+        features=features(defined, described, compared, gate),
+        phenotypes=phenotypes(model, described, defined, compared, evidence, gate),
+        card=model_card(model, origin, described.lines, fit, gate),
         audit=list(gate.audit),
         review=None if review is None else Review.read(review).as_dict(),
         fewest=gate.fewest,
@@ -128,65 +94,67 @@ def build(
     )
 
 
-class Seen(NamedTuple):
-    """The patients there are to describe, and what was found about them; nothing where they are too few."""
+class Described(NamedTuple):
+    """The patients to describe, and what was computed about them; only notes if they are too few."""
 
     numbers: list[int]
     notes: list[str]
     patients: Patients | None = None
     groups: Groups | None = None
     cohort: Cohort | None = None
-    having: Having | None = None
+    feature_counts: FeatureCounts | None = None
     months: Any = None
-    outcome: Outcome | None = None
+    labels: LabelCounts | None = None
     lines: Lines = []  # noqa: RUF012  (never changed)
 
 
-def seen_patients(model: Any, cohort: Cohort | None, numbers: list[int], gate: Gate) -> Seen:
+def describe_patients(model: Any, cohort: Cohort | None, numbers: list[int], gate: Gate) -> Described:
     if cohort is not None and len(cohort) < gate.smallest_group:
         gate.note("overview", "everything about the cohort", f"it has fewer than {gate.fewest} patients")
-        return Seen(numbers, [f"The cohort has fewer than {gate.fewest} patients: nothing is shown of it."])
+        return Described(
+            numbers, [f"The cohort has fewer than {gate.fewest} patients: nothing about it is shown."]
+        )
     patients = patients_of(model, cohort)
     if patients is None:
-        return Seen(
-            numbers, ["No cohort was given: the page shows the definitions and the fit, and no patients."]
-        )
+        return Described(numbers, ["No cohort was given: the page shows the definitions and the fit only."])
     if len(patients.W) < gate.smallest_group:
         gate.note(
             "overview", "everything about the patients of the fit", f"there are fewer than {gate.fewest}"
         )
-        return Seen(numbers, [f"There are fewer than {gate.fewest} patients: nothing is shown of them."])
-    groups = groups_of(patients, numbers, gate)
+        return Described(
+            numbers, [f"There are fewer than {gate.fewest} patients: nothing about them is shown."]
+        )
+    groups = group_patients(patients, numbers, gate)
     months = None if cohort is None else months_since_first(cohort)
-    labels = None if cohort is None else outcome(cohort.labels, groups, gate)
+    labels = None if cohort is None else count_labels(cohort.labels, groups, gate)
     lines = cohort_lines(patients, groups, cohort, months, labels, gate)
-    counted = None if cohort is None else having(model, cohort)
-    return Seen(numbers, [], patients, groups, cohort, counted, months, labels, lines)
+    counts = None if cohort is None else count_features(model, cohort)
+    return Described(numbers, [], patients, groups, cohort, counts, months, labels, lines)
 
 
 def overview(
     model: Any,
-    seen: Seen,
+    described: Described,
     defined: Definitions,
     evidence: Any,
     fit: Lines,
     origin: Any,
     gate: Gate,
 ) -> Overview:
-    notes = [TRUSTED_NOTE, *seen.notes] if gate.trusted else seen.notes
+    notes = [TRUSTED_NOTE, *described.notes] if gate.trusted else described.notes
     if not defined.temporal.names:
         notes = [
             *notes,
             f"No feature is shown: fewer than {gate.fewest} patients of the fit have any of them.",
         ]
-    curve, ending = loss(model, gate)
-    hidden: list[float | None] = [None] * len(seen.numbers)
-    sizes = hidden if seen.groups is None else seen.groups.prevalence
+    curve, ending = loss_curve(model, gate)
+    hidden: list[float | None] = [None] * len(described.numbers)
+    sizes = hidden if described.groups is None else described.groups.prevalence
     return Overview(
         figures=fit,
-        cohort=seen.lines,
-        attrition=None if seen.groups is None else attrition(origin, seen.groups.n_patients, gate),
-        stability=overall(evidence, seen.numbers),
+        cohort=described.lines,
+        attrition=None if described.groups is None else attrition(origin, described.groups.n_patients, gate),
+        stability=overall_stability(evidence, described.numbers),
         map=phenotype_map(defined.temporal.weights, sizes),
         loss=curve,
         outcome=ending,
@@ -194,23 +162,24 @@ def overview(
     )
 
 
-def compared_facts(model: Any, seen: Seen, defined: Definitions, gate: Gate) -> list[Compared]:
-    """Static facts by group; what the definitions do not name is not named here either."""
-    if seen.cohort is None or seen.groups is None:
+def compare_facts(model: Any, described: Described, defined: Definitions, gate: Gate) -> list[Compared]:
+    """Static features by group; those hidden in the definitions are hidden here too."""
+    if described.cohort is None or described.groups is None:
         return []
-    known = [] if model.F_ is None else named(model.static_names_in_, len(model.F_))
-    merged = {} if gate.trusted else old_ages(known)
-    unnamed = set(merge(known, merged)[0]) - set(defined.static.names)
-    return compare(facts_of(seen.cohort, seen.months, gate), seen.groups, unnamed, gate)
+    static_names = [] if model.F_ is None else feature_names(model.static_names_in_, len(model.F_))
+    merged = {} if gate.trusted else old_ages(static_names)
+    unnamed = set(merge_rows(static_names, merged)[0]) - set(defined.static.names)
+    facts = patient_facts(described.cohort, described.months, gate)
+    return compare_groups(facts, described.groups, unnamed, gate)
 
 
-def features(defined: Definitions, seen: Seen, compared: list[Compared], gate: Gate) -> Features:
-    """The features that are named, with the share of patients that have each."""
+def features(defined: Definitions, described: Described, compared: list[Compared], gate: Gate) -> Features:
+    """The features that are shown, with the share of patients that have each."""
     static = {fact.name: fact.share for fact in compared}
-    temporal = temporal_shares(defined.temporal, seen, gate)
+    temporal = temporal_shares(defined.temporal, described, gate)
     shown_static = [static.get(name) for name in defined.static.names]
     hidden = sum(share is None for share in (*temporal, *shown_static))
-    if hidden and seen.groups is not None:
+    if hidden and described.groups is not None:
         gate.note("features", f"shares of {hidden:,} {'feature' if hidden == 1 else 'features'}")
     return Features(
         [
@@ -224,56 +193,61 @@ def features(defined: Definitions, seen: Seen, compared: list[Compared], gate: G
     )
 
 
-def temporal_shares(factor: Factor, seen: Seen, gate: Gate) -> list[float | None]:
-    if seen.having is None or seen.groups is None:
+def temporal_shares(factor: Factor, described: Described, gate: Gate) -> list[float | None]:
+    if described.feature_counts is None or described.groups is None:
         return [None] * len(factor.names)
-    K = seen.groups.n_patients
-    counts = [int(seen.having.temporal[rows].sum()) for rows in factor.sources]
+    K = described.groups.n_patients
+    counts = [int(described.feature_counts.temporal[rows].sum()) for rows in factor.sources]
     return [None if gate.few(n) or gate.few(K - n) else rounded(n / K) for n in counts]
 
 
 def phenotypes(
-    model: Any, seen: Seen, defined: Definitions, compared: list[Compared], evidence: Any, gate: Gate
+    model: Any,
+    described: Described,
+    defined: Definitions,
+    compared: list[Compared],
+    evidence: Any,
+    gate: Gate,
 ) -> list[Phenotype]:
-    alike = similar(defined.temporal.weights, seen.numbers)
-    found = []
-    for r, number in enumerate(seen.numbers):
+    similar = most_similar(defined.temporal.weights, described.numbers)
+    result = []
+    for r, number in enumerate(described.numbers):
         group = model.groups[r] if hasattr(model, "groups") else None
         members = [number] if group is None else list(group.members)
-        found.append(
+        result.append(
             Phenotype(
                 number=number,
                 name=None if group is None or not group.name else printable(group.name),
                 status="open" if group is None else group.status,
                 merged_from=members if len(members) > 1 else [],
-                temporal=defined.temporal.of(r),
-                static=defined.static.of(r),
+                temporal=defined.temporal.column(r),
+                static=defined.static.column(r),
                 mass=defined.mass(r),
                 stability=stability(evidence, number) if len(members) == 1 else None,
-                similar=alike[r],
-                **of_patients(seen, compared, r, gate),
+                similar=similar[r],
+                **patient_results(described, compared, r, gate),
             )
         )
-    return found
+    return result
 
 
-def of_patients(seen: Seen, compared: list[Compared], r: int, gate: Gate) -> dict[str, Any]:
-    """What the patients say about a phenotype: how many have it, its courses, their profile and outcome."""
-    groups, patients = seen.groups, seen.patients
+def patient_results(described: Described, compared: list[Compared], r: int, gate: Gate) -> dict[str, Any]:
+    """Prevalence, courses, profile and outcome of the patients of a phenotype."""
+    groups, patients = described.groups, described.patients
     if groups is None or patients is None:
         return {}
     shown: dict[str, Any] = {
         "prevalence": groups.prevalence[r],
         "leading": groups.leading(r),
         "profile": contrasts(compared, groups, r, gate),
-        "outcome": outcome_link(seen.outcome, groups, r, gate),
+        "outcome": outcome_link(described.labels, groups, r, gate),
     }
     if groups.sizes[r] < gate.smallest_group:
         if groups.sizes[r]:
-            gate.note(f"phenotype {seen.numbers[r]}", "courses")
+            gate.note(f"phenotype {described.numbers[r]}", "courses")
         return shown
-    found = activity(patients, r, groups.members(r))
+    active = activity(patients, r, groups.members(r))
     return shown | {
-        "course": course(found, seen.months, gate),
-        "typical": typical(found, groups.shown[r] is not None, gate),
+        "course": activity_bands(active, described.months, gate),
+        "typical": typical_courses(active, groups.shown[r] is not None, gate),
     }

@@ -1,4 +1,4 @@
-"""How active a phenotype is over time in the patients it leads in: bands over all of them, averages over groups."""
+"""How active a phenotype is over time in the patients it leads in: bands over all of them, means over groups."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,19 @@ from numpy.typing import NDArray
 from phenotaste.cohort import Cohort
 from phenotaste.disclosure import Gate, rounded_all
 from phenotaste.report.patients import Integers, Matrix, Patients
-from phenotaste.report.record import Band, Course, TypicalCourse
+from phenotaste.report.schema import Band, Course, TypicalCourse
 
-POINTS = 21  # of a typical course, from first to last visit
-MOST_POINTS = 60  # of a band
+N_POINTS = 21  # of a typical course, from first to last visit
+MAX_POINTS = 60  # of a band
 DAYS_PER_MONTH = 365.25 / 12
 LABELS = {1: ("all",), 2: ("early", "late"), 3: ("early", "middle", "late")}
 
 
 class Activity(NamedTuple):
-    """w·u of one phenotype at the visits of some patients, one patient after the other."""
+    """w·u of one phenotype at the visits of some patients, stacked."""
 
     values: Matrix
-    starts: Integers  # each patient's first place in `values`, and the end
+    starts: Integers  # of each patient in `values`, and the end
     rows: Integers  # the same visits as rows of U
 
     @property
@@ -29,12 +29,12 @@ class Activity(NamedTuple):
 
     @property
     def number(self) -> Integers:
-        """Each visit's number, from 0."""
+        """The number of each visit within its patient, from 0."""
         return np.arange(len(self.values)) - np.repeat(self.starts[:-1], np.diff(self.starts))
 
 
 def activity(patients: Patients, phenotype: int, chosen: Integers) -> Activity:
-    """Of the patients at the chosen positions; they must have visits."""
+    """Return the activity in the patients at the chosen positions, which must have visits."""
     counts = patients.visits[chosen]
     starts = np.concatenate([[0], np.cumsum(counts)])
     rows = np.repeat(patients.offsets[chosen] - starts[:-1], counts) + np.arange(starts[-1])
@@ -43,7 +43,7 @@ def activity(patients: Patients, phenotype: int, chosen: Integers) -> Activity:
 
 
 def months_since_first(cohort: Cohort) -> NDArray[np.float32] | None:
-    """Of every visit; None where times are missing or only numbers, whose unit nobody knows."""
+    """Return months since the first visit for every visit; None unless visits are dated."""
     times = cohort.visit_times
     if times is None or times.dtype.kind != "M":
         return None
@@ -53,31 +53,33 @@ def months_since_first(cohort: Cohort) -> NDArray[np.float32] | None:
     return (days / DAYS_PER_MONTH).astype(np.float32)
 
 
-def course(found: Activity, months: NDArray[np.float32] | None, gate: Gate) -> Course:
-    """Median and quartiles by the number of the visit and by months; points of fewer than 11 patients are left out."""
-    by_visit = band(found.number, smoothed(found), 1, 1, gate)
-    return Course(by_visit, None if months is None else by_month(found, months[found.rows], gate))
+def activity_bands(active: Activity, months: NDArray[np.float32] | None, gate: Gate) -> Course:
+    """Median and quartiles by visit number and by month; points of fewer than 11 patients are left out."""
+    by_visit = band(active.number, smoothed(active), 1, 1, gate)
+    return Course(by_visit, None if months is None else by_month(active, months[active.rows], gate))
 
 
-def smoothed(found: Activity, reach: int = 2) -> Matrix:
-    """Each patient's activity averaged over the visits around: a visit is about the phenotype or it is not, and the
-    median of such jumps would say little."""
-    visits = np.diff(found.starts)
-    place = np.arange(len(found.values))
-    first = np.maximum(place - reach, np.repeat(found.starts[:-1], visits))
-    last = np.minimum(place + reach + 1, np.repeat(found.starts[1:], visits))
-    sums = np.concatenate([[0.0], np.cumsum(found.values)])
+def smoothed(active: Activity, reach: int = 2) -> Matrix:
+    """Moving average of each patient's activity over 2 * reach + 1 visits.
+
+    A single visit is about the phenotype or it is not, so that medians of raw activity would mostly be 0.
+    """
+    visits = np.diff(active.starts)
+    index = np.arange(len(active.values))
+    first = np.maximum(index - reach, np.repeat(active.starts[:-1], visits))
+    last = np.minimum(index + reach + 1, np.repeat(active.starts[1:], visits))
+    sums = np.concatenate([[0.0], np.cumsum(active.values)])
     return np.maximum(sums[last] - sums[first], 0.0) / (last - first)
 
 
-def by_month(found: Activity, months: NDArray[np.float32], gate: Gate) -> Band | None:
-    """As a patient may come several times a month, each one's visits of a month are averaged first."""
-    month, owner = np.floor(months).astype(np.int64), found.owner
+def by_month(active: Activity, months: NDArray[np.float32], gate: Gate) -> Band | None:
+    """Quartiles by month; the visits of a patient within a month are averaged first."""
+    month, owner = np.floor(months).astype(np.int64), active.owner
     last = last_shown(month, owner, gate)
-    width = max(1, -(-(last + 1) // MOST_POINTS))
+    width = max(1, -(-(last + 1) // MAX_POINTS))
     bin_ = month // width
     first = np.flatnonzero(np.concatenate([[True], (np.diff(bin_) != 0) | (np.diff(owner) != 0)]))
-    means = np.add.reduceat(found.values, first) / np.diff(np.append(first, len(bin_)))
+    means = np.add.reduceat(active.values, first) / np.diff(np.append(first, len(bin_)))
     return band(bin_[first], means, 0, width, gate)
 
 
@@ -90,11 +92,11 @@ def last_shown(month: Integers, owner: Integers, gate: Gate) -> int:
 
 
 def band(keys: Integers, values: Matrix, offset: int, width: int, gate: Gate) -> Band | None:
-    """Quartiles of the values of each key; at most one value of a patient stands at a key."""
+    """Quartiles of the values of each key; no patient may have two values at one key."""
     counts = np.bincount(keys)
     order = np.lexsort((values, keys))
     ordered, begin = values[order], np.cumsum(counts) - counts
-    shown = np.flatnonzero(counts >= gate.smallest_group)[:MOST_POINTS]
+    shown = np.flatnonzero(counts >= gate.smallest_group)[:MAX_POINTS]
     if len(shown) < 2:
         return None
     low, median, high = (quantile(ordered, begin[shown], counts[shown], q) for q in (0.25, 0.5, 0.75))
@@ -107,40 +109,42 @@ def band(keys: Integers, values: Matrix, offset: int, width: int, gate: Gate) ->
 
 
 def quantile(ordered: Matrix, begin: Integers, counts: Integers, q: float) -> Matrix:
-    place = begin + q * (counts - 1)
-    before = np.floor(place).astype(np.int64)
+    position = begin + q * (counts - 1)
+    before = np.floor(position).astype(np.int64)
     after = np.minimum(before + 1, begin + counts - 1)
-    return ordered[before] + (place - before) * (ordered[after] - ordered[before])
+    return ordered[before] + (position - before) * (ordered[after] - ordered[before])
 
 
-def typical(found: Activity, count_shown: bool, gate: Gate) -> list[TypicalCourse]:
-    """Averages over the patients whose activity lies early, in the middle, and late; each of at least 11."""
-    n_patients = len(found.starts) - 1
+def typical_courses(active: Activity, count_shown: bool, gate: Gate) -> list[TypicalCourse]:
+    """Mean courses of the patients whose activity is early, in the middle, and late, at least 11 in each group."""
+    n_patients = len(active.starts) - 1
     labels = LABELS[min(max(n_patients // gate.smallest_group, 1), len(LABELS))]
-    order = np.argsort(timing(found), kind="stable")
-    curves = along(found)
+    order = np.argsort(mean_time(active), kind="stable")
+    curves = resampled(active)
     return [
         TypicalCourse(label, len(group) if count_shown else None, rounded_all(curves[group].mean(axis=0)))
         for label, group in zip(labels, np.array_split(order, len(labels)), strict=True)
     ]
 
 
-def timing(found: Activity) -> Matrix:
-    """Where the middle of each patient's activity lies, from 0 (first visit) to 1 (last); NaN if there is none."""
-    visits = np.diff(found.starts)
-    place = found.number / np.repeat(np.maximum(visits - 1, 1), visits)
-    total = np.add.reduceat(found.values, found.starts[:-1])
-    moment = np.add.reduceat(found.values * place, found.starts[:-1])
+def mean_time(active: Activity) -> Matrix:
+    """Mean time of each patient's activity, from 0 (first visit) to 1 (last); NaN without any activity."""
+    visits = np.diff(active.starts)
+    time = active.number / np.repeat(np.maximum(visits - 1, 1), visits)
+    total = np.add.reduceat(active.values, active.starts[:-1])
+    moment = np.add.reduceat(active.values * time, active.starts[:-1])
     return np.divide(moment, total, out=np.full(len(visits), np.nan), where=total > 0)
 
 
-def along(found: Activity, points: int = POINTS) -> Matrix:
-    """Each patient's activity, read off at the same number of places: histories differ in length."""
-    first, last = found.starts[:-1], found.starts[1:] - 1
+def resampled(active: Activity, points: int = N_POINTS) -> Matrix:
+    """Each patient's activity, interpolated at the same number of points."""
+    first, last = active.starts[:-1], active.starts[1:] - 1
     curves = np.empty((len(first), points))
-    for i, part in enumerate(np.linspace(0.0, 1.0, points)):
-        place = first + part * (last - first)
-        before = np.floor(place).astype(np.int64)
+    for i, time in enumerate(np.linspace(0.0, 1.0, points)):
+        position = first + time * (last - first)
+        before = np.floor(position).astype(np.int64)
         after = np.minimum(before + 1, last)
-        curves[:, i] = found.values[before] + (place - before) * (found.values[after] - found.values[before])
+        curves[:, i] = active.values[before] + (position - before) * (
+            active.values[after] - active.values[before]
+        )
     return curves

@@ -30,7 +30,7 @@ from phenotaste.report import panels
 from phenotaste.report.content import build
 from phenotaste.report.files import replacing
 from phenotaste.report.panels import phenotype_label
-from phenotaste.report.record import Content, Phenotype
+from phenotaste.report.schema import Content, Phenotype
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,13 +1,13 @@
-"""Names of features as they may be shown: no dates, no control codes, and every age from 90 on in one band."""
+"""Names of features as they may be shown: no dates, no control codes, and all ages from 90 up in one band."""
 
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from phenotaste.disclosure import printable
-from phenotaste.report.record import FeatureGroup
+from phenotaste.report.schema import FeatureGroup
 
-OLDEST = 90  # ages from here on are one band
+OLDEST = 90  # ages from this one up are one band
 GROUPS: dict[str, FeatureGroup] = {"Dx_": "diagnosis", "Rx_": "medication", "Px_": "procedure"}
 
 DATE = re.compile(
@@ -20,7 +20,7 @@ FILLER = (
     "at|index|group|band|range|category|class|years?|yrs?|old|between|from|over|above|greater|than|more|older|equal|"
     "to|or|is|in|the|of|first|last|visit|entry|baseline|diagnosis|enrolment|enrollment|least|under|less|below|up|and"
 )
-# The word "age", then nothing but signs and words that go with an age, then a number.
+# The word "age", then only punctuation and words that go with an age, then a number.
 AGE = re.compile(
     rf"(?i)(?<![a-z])(ages?|aged)((?:[^a-z0-9]|(?:{FILLER})(?![a-z]))*?)(\d{{1,3}})(?!\d)(.*)$", re.S
 )
@@ -36,13 +36,13 @@ OPEN_END = re.compile(
 
 
 class AgeBand(NamedTuple):
-    column: str  # what stands before the number
+    column: str  # the text before the number
     low: int
     high: float
 
 
 def group_of(name: str) -> tuple[FeatureGroup, str]:
-    """What kind of code a temporal feature is, and its name without the prefix that says so."""
+    """Return the kind of code of a temporal feature, and its name without the prefix for that kind."""
     for prefix, group in GROUPS.items():
         if name.startswith(prefix) and len(name) > len(prefix):
             return group, printable(name[len(prefix) :])
@@ -50,7 +50,7 @@ def group_of(name: str) -> tuple[FeatureGroup, str]:
 
 
 def static_label(name: str) -> str:
-    """A static feature's name for reading: without the prefix of the paper's tables, and in words."""
+    """Return the name of a static feature without the prefix of the paper's tables and without underscores."""
     text = printable(name)
     return (text.removeprefix("Static_") or text).replace("_", " ")
 
@@ -69,19 +69,19 @@ def is_age(name: str) -> bool:
 
 
 def age_band(name: str) -> AgeBand | None:
-    """The ages a static feature's name speaks of, or None.
+    """Parse the range of ages in the name of a static feature; None if there is none.
 
     >>> age_band("age=93"), age_band("Static_age_between_90_94").low, age_band("age: 95+").high
     (AgeBand(column='age=', low=93, high=93), 90, inf)
     >>> age_band("stage 93"), age_band("age-related disorders [93.]")
     (None, None)
     """
-    found = AGE.search(name)
-    if found is None:
+    match = AGE.search(name)
+    if match is None:
         return None
-    before, number, rest = found[2], int(found[3]), found[4]
+    before, number, rest = match[2], int(match[3]), match[4]
     moment = re.findall(MOMENT, before.replace("_", " "), re.I)
-    column = " ".join([name[: found.start(1)] + found[1], *moment]) + "="
+    column = " ".join([name[: match.start(1)] + match[1], *moment]) + "="
     if UP_TO.search(before):
         return AgeBand(column, 0, number if INCLUDED.search(before) else number - 1)
     if BEYOND.search(before) or OPEN_END.match(rest):
@@ -91,15 +91,15 @@ def age_band(name: str) -> AgeBand | None:
 
 
 def old_ages(names: Sequence[Any]) -> dict[str, list[int]]:
-    """Static features that tell ages from 90 on apart, as positions by the name of the one band they become."""
+    """Map the name of each merged band of old ages to the positions of the static features it replaces."""
     reaching: dict[str, list[tuple[int, AgeBand]]] = {}
     for position, name in enumerate(names):
         band = age_band(str(name))
         if band is not None and band.high >= OLDEST:
             reaching.setdefault(band.column, []).append((position, band))
     merged = {}
-    for column, found in reaching.items():
-        low = min(band.low for _, band in found)
-        if len(found) > 1 or low > OLDEST or found[0][1].high < float("inf"):
-            merged[f"{column}{min(low, OLDEST)}+"] = [position for position, _ in found]
+    for column, bands in reaching.items():
+        low = min(band.low for _, band in bands)
+        if len(bands) > 1 or low > OLDEST or bands[0][1].high < float("inf"):
+            merged[f"{column}{min(low, OLDEST)}+"] = [position for position, _ in bands]
     return merged

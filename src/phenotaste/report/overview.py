@@ -1,4 +1,4 @@
-"""The head of the page: the fit in a few figures, the cohort in a few lines, and how it came about."""
+"""The overview of the page: figures of the fit, facts about the cohort, and its attrition."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,57 +8,60 @@ import numpy as np
 from phenotaste.cohort import Cohort
 from phenotaste.core.loop import Outcome
 from phenotaste.disclosure import Gate, printable, rounded, rounded_all
-from phenotaste.report.facts import follow_up
-from phenotaste.report.groups import Groups
 from phenotaste.report.names import without_dates
-from phenotaste.report.patients import Patients
-from phenotaste.report.profile import Outcome as Labels
-from phenotaste.report.record import AttritionStep, Lines
+from phenotaste.report.patients import Groups, Patients
+from phenotaste.report.profile import LabelCounts, follow_up
+from phenotaste.report.schema import AttritionStep, Lines
 
 WHERE = "overview"
 NOT_SHOWN = "not shown"
-MOST_STEPS = 50
+MAX_STEPS = 50
 
 
 def fit_figures(model: Any, n_patients: int, gate: Gate) -> Lines:
-    """Of the fit: patients, visits, size, and how well it went; nothing where fewer than 11 were fitted."""
+    """Patients, number of phenotypes, and quality of the fit; only the second if fewer than 11 were fitted."""
     phenotypes = ("Phenotypes", f"{model.V_.shape[1]:,}")
     if model.n_patients_ < gate.smallest_group:
         gate.note(WHERE, "figures of the fit")
         return [phenotypes]
-    here = ("Patients", f"{n_patients:,}")
+    described = ("Patients", f"{n_patients:,}")
     fitted = gate.count(WHERE, "patients of the fit", model.n_patients_, abs(model.n_patients_ - n_patients))
-    patients = [here, ("Fitted on", NOT_SHOWN if fitted is None else f"{fitted:,} patients")]
+    patients = [described, ("Fitted on", NOT_SHOWN if fitted is None else f"{fitted:,} patients")]
     if n_patients == model.n_patients_:
-        patients = [here]
+        patients = [described]
     elif not n_patients:
         patients = [("Patients", f"{model.n_patients_:,}")]
     return [
         *patients,
         phenotypes,
-        ("CPI", number(model.cpi_, "{:.3f}")),
-        ("RMSE", number(model.rmse_, "{:.3g}")),
+        ("CPI", format_finite(model.cpi_, ".3f")),
+        ("RMSE", format_finite(model.rmse_, ".3g")),
         ("Outcome", str(model.outcome_).replace("_", " ")),
     ]
 
 
-def number(value: float, form: str) -> str:
-    return form.format(value) if np.isfinite(value) else "undefined"
+def format_finite(value: float, spec: str) -> str:
+    return format(value, spec) if np.isfinite(value) else "undefined"
 
 
-def loss(model: Any, gate: Gate) -> tuple[list[float], str]:
+def loss_curve(model: Any, gate: Gate) -> tuple[list[float], str]:
     """The objective after each iteration, and how the fit ended."""
     outcome = str(model.outcome_)
-    words = f"{outcome.replace('_', ' ')}: {Outcome(outcome).advice}"
+    ending = f"{outcome.replace('_', ' ')}: {Outcome(outcome).advice}"
     if model.n_patients_ < gate.smallest_group or not np.isfinite(model.loss_curve_).all():
-        return [], words
-    return rounded_all(model.loss_curve_, 6), words
+        return [], ending
+    return rounded_all(model.loss_curve_, 6), ending
 
 
 def cohort_lines(
-    patients: Patients, groups: Groups, cohort: Cohort | None, months: Any, labels: Labels | None, gate: Gate
+    patients: Patients,
+    groups: Groups,
+    cohort: Cohort | None,
+    months: Any,
+    labels: LabelCounts | None,
+    gate: Gate,
 ) -> Lines:
-    """Visits, follow-up, codes, cases; medians with quartiles."""
+    """Visits, follow-up, codes and cases; medians with quartiles."""
     visits = patients.visits
     lines: Lines = [("Visits", f"{int(visits.sum()):,}"), ("Visits per patient", quartiles(visits))]
     seen = visits > 0
@@ -67,22 +70,22 @@ def cohort_lines(
         if months is not None:
             lines.append(("Follow-up in months", quartiles(follow_up(cohort, months)[seen])))
         elif cohort.visit_times is not None:
-            lines.append(("Follow-up in time units", quartiles(spans(cohort)[seen])))
-    lines += histories(patients, groups, gate)
+            lines.append(("Follow-up in time units", quartiles(time_spans(cohort)[seen])))
+    lines += history_lines(patients, groups, gate)
     if labels is not None:
-        cases, others = (int(n) for n in labels.counts.sum(axis=0)[:2])
-        lines.append(("Cases", f"{cases / (cases + others):.1%} of patients with a label"))
+        cases, controls = (int(n) for n in labels.counts.sum(axis=0)[:2])
+        lines.append(("Cases", f"{cases / (cases + controls):.1%} of patients with a label"))
     return lines
 
 
-def spans(cohort: Cohort) -> np.ndarray:
-    """From first to last visit, for times that are mere numbers."""
+def time_spans(cohort: Cohort) -> np.ndarray:
+    """Time from first to last visit, for times that are numbers without a unit."""
     assert cohort.visit_times is not None
-    found = np.zeros(len(cohort))
+    spans = np.zeros(len(cohort))
     seen = cohort.visit_counts > 0
     times = cohort.visit_times.astype(np.float64)
-    found[seen] = times[cohort.offsets[1:][seen] - 1] - times[cohort.offsets[:-1][seen]]
-    return found
+    spans[seen] = times[cohort.offsets[1:][seen] - 1] - times[cohort.offsets[:-1][seen]]
+    return spans
 
 
 def quartiles(values: np.ndarray) -> str:
@@ -90,32 +93,31 @@ def quartiles(values: np.ndarray) -> str:
     return f"median {median} (quartiles {low} to {high})"
 
 
-def histories(patients: Patients, groups: Groups, gate: Gate) -> Lines:
-    """Patients without visits, with short histories, and without any phenotype, as far as they may be known."""
+def history_lines(patients: Patients, groups: Groups, gate: Gate) -> Lines:
+    """Numbers of patients without visits, with short histories, and without a phenotype, where they may be shown."""
     rank, visits = patients.W.shape[1], patients.visits
     empty, short = int(np.sum(visits == 0)), int(np.sum((visits > 0) & (visits < rank)))
-    nobody = groups.nobody
+    without = groups.without_phenotype
     shown = gate.parts(WHERE, "short and empty histories", [empty, short, len(visits) - empty - short])
-    if nobody is not None and gate.few(nobody - empty):  # those with visits, but without a phenotype
+    if without is not None and gate.few(without - empty):  # patients with visits, but without a phenotype
         gate.note(WHERE, "empty histories")
         shown = [None, None, None]
-    words = ("Without visits", f"Fewer visits than phenotypes ({rank})", "Without any phenotype")
-    counts = (*shown[:2], nobody)
+    labels = ("Without visits", f"Fewer visits than phenotypes ({rank})", "Without any phenotype")
+    counts = (*shown[:2], without)
     return [
-        (word, NOT_SHOWN if count is None else f"{count:,} patients")
-        for word, count in zip(words, counts, strict=True)
+        (label, NOT_SHOWN if count is None else f"{count:,} patients")
+        for label, count in zip(labels, counts, strict=True)
         if count != 0
     ]
 
 
 def attrition(origin: Mapping[str, Any] | None, n_patients: int, gate: Gate) -> list[AttritionStep] | None:
-    """The steps by which the cohort was built, the cohort itself last where patients were chosen from it later."""
+    """The steps by which the cohort was built, and a last one if the report is about a part of it."""
     try:
-        steps = [(str(step["step"]), int(step["patients"])) for step in (origin or {})["attrition"]][
-            :MOST_STEPS
-        ]
+        steps = [(str(step["step"]), int(step["patients"])) for step in (origin or {})["attrition"]]
     except (KeyError, TypeError, ValueError):
         return None
+    steps = steps[:MAX_STEPS]
     if not steps:
         return None
     if steps[-1][1] != n_patients:

@@ -19,7 +19,7 @@ from phenotaste.plotting import (
     set_labels,
     set_suptitle,
 )
-from phenotaste.report.record import Band, Content, Phenotype
+from phenotaste.report.schema import Band, Content, Phenotype
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Patients' scores and courses as Parquet files. They are patient-level, so only their owner can read them."""
+"""Scores and courses of patients as Parquet files. They are patient-level, so only their owner can read them."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from phenotaste.taste import TASTE, Projection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VISITS_AT_A_TIME = 2**20
+VISITS_PER_BLOCK = 2**20
 
 
 class Scoring(NamedTuple):
-    """What was scored, in a few numbers: what `write_scores` returns.
+    """What `write_scores` returns: the numbers of patients, visits and features, and the objective.
 
     Examples
     --------
@@ -45,10 +45,10 @@ def write_scores(
     path: str | os.PathLike[str],
     courses: str | os.PathLike[str] | None = None,
 ) -> Scoring:
-    """Score a cohort and write a row for each patient; into `courses`, if given, a row for each visit.
+    """Score a cohort and write a row for each patient, and into `courses`, if given, a row for each visit.
 
-    Under a review, columns have the reviewer's names, those of merged phenotypes are added up, and those of rejected
-    ones are left out. The files' metadata say, under "phenotaste", which model and which phenotypes they are of.
+    Under a review, columns have the reviewer's names, those of merged phenotypes are summed, and those of rejected
+    ones are left out. The metadata of the files, under "phenotaste", identify the model and its phenotypes.
 
     Examples
     --------
@@ -64,16 +64,18 @@ def write_scores(
     """
     import pyarrow.parquet as pq
 
-    found = model.project(cohort)
+    projection = model.project(cohort)
     fitted, labels = model, [str(r + 1) for r in range(model.V_.shape[1])]
     if isinstance(model, Reviewed):
         fitted, labels = model.model, model.labels()
     about = metadata(model, labels)
-    table = scores_table(found, cohort, labels, fitted.V_.shape[1]).replace_schema_metadata(about)
+    table = scores_table(projection, cohort, labels, fitted.V_.shape[1]).replace_schema_metadata(about)
     with ExitStack() as files:
         pq.write_table(table, files.enter_context(replacing(path, private=True)))
         if courses is not None:
-            blocks = (block.replace_schema_metadata(about) for block in course_tables(found, cohort, labels))
+            blocks = (
+                block.replace_schema_metadata(about) for block in course_tables(projection, cohort, labels)
+            )
             first = next(blocks)
             file = files.enter_context(replacing(courses, private=True))
             with pq.ParquetWriter(file, first.schema) as writer:
@@ -84,14 +86,14 @@ def write_scores(
         patients=len(cohort),
         visits=cohort.n_visits,
         short_histories=int(np.sum(table["short_history"].to_numpy())),
-        unknown_features=found.unknown_features,
-        absent_features=found.absent_features,
-        objective=found.loss,
+        unknown_features=projection.unknown_features,
+        absent_features=projection.absent_features,
+        objective=projection.loss,
     )
 
 
 def metadata(model: TASTE | Reviewed, labels: list[str]) -> dict[str, str]:
-    """What a file of scores says of itself: columns such as phenotype_Gout end in the labels listed here."""
+    """Metadata of a file of scores; its columns, such as phenotype_Gout, end in the labels listed here."""
     fitted: TASTE = model if isinstance(model, TASTE) else model.model
     names, numbers = [f"Phenotype {label}" for label in labels], [[r + 1] for r in range(len(labels))]
     if isinstance(model, Reviewed):
@@ -106,35 +108,35 @@ def metadata(model: TASTE | Reviewed, labels: list[str]) -> dict[str, str]:
     return {"phenotaste": json.dumps(record)}
 
 
-def scores_table(found: Projection, cohort: Cohort, labels: list[str], rank: int) -> "pa.Table":
+def scores_table(projection: Projection, cohort: Cohort, labels: list[str], rank: int) -> "pa.Table":
     """Scores, shares and intensities of each patient, number of visits, short-history flag, and loss.
 
-    A history is short with fewer visits than the model's `rank`, however many phenotypes a review left.
+    A history is short if it has fewer visits than the rank of the model, even if a review left fewer phenotypes.
     """
     import pyarrow as pa
 
-    patients = Patients(found.W, found.U, found.offsets)
+    patients = Patients(projection.W, projection.U, projection.offsets)
     columns = {"patient": cohort.patient_ids}
-    parts = {"phenotype": found.W, "share": patients.shares(), "intensity": patients.intensities()}
+    parts = {"phenotype": projection.W, "share": patients.shares(), "intensity": patients.intensities()}
     for name, matrix in parts.items():
         columns |= {f"{name}_{label}": column for label, column in zip(labels, matrix.T, strict=True)}
     columns["visits"] = patients.visits
     columns["short_history"] = patients.visits < rank
-    columns["loss"] = found.patient_loss
+    columns["loss"] = projection.patient_loss
     return pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})
 
 
-def course_tables(found: Projection, cohort: Cohort, labels: list[str]) -> Iterator["pa.Table"]:
-    """Patient, visit (counted from 1), time if known, and the courses, some visits at a time; at least one table."""
+def course_tables(projection: Projection, cohort: Cohort, labels: list[str]) -> Iterator["pa.Table"]:
+    """Yield blocks of visits: patient, visit (counted from 1), time if known, courses. There is at least one."""
     import pyarrow as pa
 
-    offsets = found.offsets
-    for first in range(0, max(cohort.n_visits, 1), VISITS_AT_A_TIME):
-        rows = np.arange(first, min(first + VISITS_AT_A_TIME, cohort.n_visits))
+    offsets = projection.offsets
+    for first in range(0, max(cohort.n_visits, 1), VISITS_PER_BLOCK):
+        rows = np.arange(first, min(first + VISITS_PER_BLOCK, cohort.n_visits))
         owner = np.searchsorted(offsets, rows, side="right") - 1
         columns = {"patient": cohort.patient_ids[owner], "visit": rows - offsets[owner] + 1}
         if cohort.visit_times is not None:
             columns["time"] = cohort.visit_times[rows]
-        courses = found.U[rows]
+        courses = projection.U[rows]
         columns |= {f"phenotype_{label}": course for label, course in zip(labels, courses.T, strict=True)}
         yield pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})

@@ -1,4 +1,4 @@
-"""A fit in a few numbers, for the terminal and for machines."""
+"""The summary of a fit, for the terminal and as JSON."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -7,20 +7,20 @@ from typing import Any
 from phenotaste.core.loop import Outcome
 from phenotaste.taste import TASTE
 
-UNIQUE = 0.9  # a CPI from here on is called near 1, as the rules of `phenotaste select` have it
+UNIQUE_CPI = 0.9  # called near 1 from here; the same threshold as in the rules of `phenotaste select`
 
 
 @dataclass(frozen=True)
 class FitSummary:
-    """What `fit_summary` returns; `seconds` is None where nobody said how long the fit took.
+    """What `fit_summary` returns; `seconds` is None if it was not given.
 
     Examples
     --------
     >>> from phenotaste import TASTE, report, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
     >>> model = TASTE(rank=3, random_state=0).fit(cohort)
-    >>> found = report.fit_summary(model)
-    >>> found.patients, found.iterations, found.converged, found.advice
+    >>> summary = report.fit_summary(model)
+    >>> summary.patients, summary.iterations, summary.converged, summary.advice
     (60, 18, True, 'The objective stopped improving.')
     """
 
@@ -46,7 +46,7 @@ class FitSummary:
         return self.outcome == Outcome.CONVERGED
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what is not a finite number becomes None.
+        """Return a record for JSON, with None for numbers that are not finite.
 
         Examples
         --------
@@ -63,7 +63,7 @@ class FitSummary:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """Label and text of each line, for those who fitted the model: small counts are among them.
+        """Return label and text of each line. Small counts are not hidden.
 
         Examples
         --------
@@ -73,35 +73,38 @@ class FitSummary:
         >>> dict(report.fit_summary(model).lines())["CPI"]
         '0.991 (near 1, the phenotypes are unique)'
         """
-        found = [
+        lines = [
             ("Patients", f"{self.patients:,}"),
             ("Visits", f"{self.visits:,}"),
             ("Features", f"{self.features:,} temporal, {self.static_features:,} static"),
             ("Short histories", f"{self.short_histories:,} (fewer visits than phenotypes)"),
             ("Empty histories", f"{self.empty_histories:,}"),
             ("RMSE", f"{self.rmse:.4g}"),
-            ("CPI", self._cpi_in_words()),
+            ("CPI", self._describe_cpi()),
             ("Objective", f"{self.objective:,.6g}"),
-            ("Iterations", f"{self.iterations:,} (best of {self.starts:,} {plural('start', self.starts)})"),
+            (
+                "Iterations",
+                f"{self.iterations:,} (best of {self.starts:,} start{'' if self.starts == 1 else 's'})",
+            ),
         ]
         if self.seconds is not None:
-            found.append(("Time", f"{self.seconds:.1f} s"))
-        word = self.outcome.replace("_", " ")
-        return [*found, ("Outcome", word if self.converged else f"{word}. {self.advice}")]
+            lines.append(("Time", f"{self.seconds:.1f} s"))
+        outcome = self.outcome.replace("_", " ")
+        return [*lines, ("Outcome", outcome if self.converged else f"{outcome}. {self.advice}")]
 
-    def _cpi_in_words(self) -> str:
-        """What CPI says. Fewer visits than phenotypes can share a cross-product that tells no courses apart."""
+    def _describe_cpi(self) -> str:
+        """Interpret CPI, which short histories can make high: with fewer visits than phenotypes it says little."""
         if not math.isfinite(self.cpi):
             return "undefined"
         if 2 * self.short_histories > self.patients:
             return f"{self.cpi:.3f} (most histories are short: this says little about uniqueness)"
-        if self.cpi < UNIQUE:
+        if self.cpi < UNIQUE_CPI:
             return f"{self.cpi:.3f} (not near 1, so the phenotypes are not unique: try a larger mu)"
         return f"{self.cpi:.3f} (near 1, the phenotypes are unique)"
 
 
 def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
-    """The summary of a fitted model; how long the fit took is the caller's to tell.
+    """Summarise a fitted model; `seconds` is how long the fit took.
 
     Examples
     --------
@@ -131,7 +134,3 @@ def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
         advice=Outcome(model.outcome_).advice,
         seconds=seconds,
     )
-
-
-def plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

@@ -93,11 +93,11 @@ def select(cell: Cell, cases: Cohort, truth: Truth, work: Work) -> list[Row]:
 
 def keep_latex(model: Any, cases: Cohort, folder: Path) -> None:
     """The definitions in the paper's layout."""
-    from phenotaste.report import content, latex
+    from phenotaste.report import content, table_files
     from phenotaste.selection.files import write_file
 
     made = content.build(model, cases, title="Phenotypes of simulated patients with heart failure")
-    write_file(folder / FILES[0], latex.definitions_tex(made).encode())
+    write_file(folder / FILES[0], table_files.definitions_tex(made).encode())
 
 
 def repeat(cell: Cell, cases: Cohort, truth: Truth, work: Work) -> list[Row]:

@@ -94,9 +94,9 @@ function profileRow(contrast) {
   const value = (number) => (contrast.kind === "share" ? percent(number) : amount(number));
   const known = contrast.effect !== null;
   const name = make("th", { scope: "row" }, breakable(contrast.feature));
-  if (contrast.here === null || contrast.rest === null)
+  if (contrast.leading === null || contrast.rest === null)
     return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, FEW));
-  const figures = [contrast.here, contrast.rest].map((number) =>
+  const figures = [contrast.leading, contrast.rest].map((number) =>
     make("td", { class: "figure" }, value(number)),
   );
   return make(
@@ -157,9 +157,9 @@ function outcomeBlock(link) {
         ? "less frequent with this phenotype"
         : "no clear difference";
   const shares =
-    link.here === null && link.rest === null
+    link.leading === null && link.rest === null
       ? null
-      : make("p", { class: "soft" }, `${percent(link.here)} here, ${percent(link.rest)} in the rest`);
+      : make("p", { class: "soft" }, `${percent(link.leading)} here, ${percent(link.rest)} in the rest`);
   return block(
     `Outcome: ${link.name}`,
     known ? forest(link) : null,
@@ -183,7 +183,7 @@ function stabilityBlock(stability) {
       make(
         "p",
         {},
-        make("b", {}, `Came back in ${percent(found.found)}`),
+        make("b", {}, `Came back in ${percent(found.share)}`),
         ` of ${what}; similarity ${ratio(found.median)} (${ratio(found.low)} to ${ratio(found.high)})`,
       ),
     );

@@ -1,5 +1,7 @@
-"""What the page, the figures and the tables show, as plain records. Nothing in them may be unsafe to show: every
-number about patients has been through the gate in `disclosure` before it gets here; None stands for hidden."""
+"""The content of page, figures and tables, as plain records.
+
+Every number about patients has passed the gate in `disclosure`; None stands for a hidden one.
+"""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -23,7 +25,7 @@ class AttritionStep:
 
 @dataclass(frozen=True)
 class StabilityText:
-    """What selection found about the whole model."""
+    """What selection reports about the stability of the whole model."""
 
     text: str
     lines: Lines = field(default_factory=list)
@@ -31,11 +33,11 @@ class StabilityText:
 
 @dataclass(frozen=True)
 class MapPoint:
-    """A phenotype's place on the map (0 to 1); near ones have similar temporal definitions."""
+    """Position of a phenotype on the map (0 to 1); near ones have similar temporal definitions."""
 
     x: float
     y: float
-    size: float | None  # its prevalence
+    size: float | None  # prevalence
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Overview:
     map: list[MapPoint] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)  # the objective after each iteration
     outcome: str = ""  # how the fit ended
-    notes: list[str] = field(default_factory=list)  # what a reader must know before the figures
+    notes: list[str] = field(default_factory=list)  # warnings, shown above the figures
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Mass:
-    """The sums of a phenotype's whole columns, in the units of the weights."""
+    """Sums of all weights of a phenotype, including those not listed."""
 
     temporal: float
     static: float
@@ -103,7 +105,7 @@ class Course:
 
 @dataclass(frozen=True)
 class TypicalCourse:
-    """The average over a group of patients, at 21 places from first to last visit."""
+    """The mean over a group of patients, at 21 points from first to last visit."""
 
     label: str
     patients: int | None
@@ -112,11 +114,11 @@ class TypicalCourse:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A fact about the patients a phenotype leads in, beside all others; effect: standardised mean difference."""
+    """A fact about the patients a phenotype leads in and about all others; effect: standardised mean difference."""
 
     feature: str
     kind: Literal["share", "mean"]
-    here: float | None
+    leading: float | None
     rest: float | None
     effect: float | None
 
@@ -127,25 +129,25 @@ class OutcomeLink:
     odds_ratio: float | None
     low: float | None
     high: float | None
-    here: float | None
+    leading: float | None
     rest: float | None
 
 
 @dataclass(frozen=True)
-class Found:
-    """How close the nearest phenotype of another start, or of another sample, was (cosine)."""
+class Reproducibility:
+    """Cosines with the counterparts in other starts, or in resamples."""
 
     median: float
     low: float
     high: float
-    found: float  # share of runs in which it came back
+    share: float  # of runs in which it was found again
     values: list[float] = field(default_factory=list)  # at most 100
 
 
 @dataclass(frozen=True)
 class Stability:
-    starts: Found | None = None
-    bootstrap: Found | None = None
+    starts: Reproducibility | None = None
+    bootstrap: Reproducibility | None = None
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Phenotype:
 
 @dataclass(frozen=True)
 class CardSection:
-    """A part of the model card."""
+    """A section of the model card."""
 
     heading: str
     text: list[str] = field(default_factory=list)
@@ -184,7 +186,7 @@ class CardSection:
 
 @dataclass(frozen=True)
 class Content:
-    """Everything the page shows. `as_dict()` is ready for JSON; tuples in it become lists there."""
+    """Everything the page shows. `as_dict()` is ready for JSON, where tuples become lists."""
 
     version: str
     title: str

@@ -1,4 +1,4 @@
-"""The model card: what the model was made from, how, and what its figures may and may not be used for."""
+"""The model card: data, settings and fit of the model, and what it may and may not be used for."""
 
 import platform
 from collections.abc import Mapping
@@ -7,18 +7,18 @@ from typing import Any
 from phenotaste import __version__
 from phenotaste.disclosure import Gate, printable
 from phenotaste.report.names import OLDEST, without_dates
-from phenotaste.report.record import CardSection, Lines
+from phenotaste.report.schema import CardSection, Lines
 
 SETTINGS = {
     "rank": "Phenotypes",
     "lam": "Weight of static features",
     "mu": "Weight of the uniqueness term",
-    "weights": "Weights are",
+    "weights": "Kind of weights",
     "normalize": "Definitions at unit norm",
     "solver": "Solver",
-    "init": "Start",
+    "init": "Initialisation",
     "n_init": "Number of starts",
-    "max_iter": "Most iterations",
+    "max_iter": "Maximum number of iterations",
     "tol": "Tolerance",
     "dtype": "Precision of courses",
 }
@@ -27,17 +27,17 @@ VALUES = {
     "binary": "whether a code occurs at a visit",
     "log": "log(1 + how often a code occurs at a visit)",
 }
-LONGEST = 60  # of a name from outside
+MAX_SOURCE_LENGTH = 60
 
 
-def card(
+def model_card(
     model: Any, origin: Mapping[str, Any] | None, data: Lines, fit: Lines, gate: Gate
 ) -> list[CardSection]:
     return [
         CardSection("What this is", [purpose(model)]),
         CardSection("Data", [], [*source(origin), *data]),
         CardSection("Settings", [], settings(model)),
-        CardSection("Fit", [], [*fit, *iterations(model)]),
+        CardSection("Fit", [], [*fit, ("Iterations", f"{model.n_iter_:,}")]),
         CardSection("What it may be used for", [MAY]),
         CardSection("What it may not be used for", [MAY_NOT]),
         CardSection("Limits", LIMITS),
@@ -53,8 +53,8 @@ def purpose(model: Any) -> str:
     )
     return (
         f"Groups of codes and patient characteristics that occur together over time, found by {method} in health "
-        "records. They were found without any knowledge of medicine and are proposals until somebody who has it has "
-        "looked at them."
+        "records. They were found without any medical knowledge, and are proposals until a clinician has reviewed "
+        "them."
     )
 
 
@@ -64,12 +64,12 @@ MAY = (
 )
 MAY_NOT = (
     "To diagnose or treat a single patient, or to conclude that one thing causes another. Shares, courses, effects and "
-    "odds ratios are not adjusted for anything, and are of patients whose records were used for finding the phenotypes "
-    "unless another cohort is named."
+    "odds ratios are not adjusted for anything, and describe the patients the model was fitted on unless another "
+    "cohort is named."
 )
 LIMITS = [
-    "Codes are recorded for billing and care: what was not recorded was not seen, and those who come more often show "
-    "more.",
+    "Codes are recorded for billing and care: what was not recorded is not seen, and patients who visit more often "
+    "have more codes.",
     "Weights are shares of the largest weight in the model, so they compare within it, not between models.",
     "The leading phenotype is the one that explains most of a patient's record; many patients have several.",
     "Activity is the patient's score times the course over the visits; it has no unit. Over visits it is averaged over "
@@ -78,13 +78,13 @@ LIMITS = [
 
 
 def source(origin: Mapping[str, Any] | None) -> Lines:
-    """The kind of source and of values: no places, dates or paths."""
+    """The kind of source and of values, without paths and dates."""
     origin = origin or {}
     lines: Lines = []
     if isinstance(origin.get("source"), str):
-        lines.append(("Source", without_dates(printable(origin["source"]))[:LONGEST]))
-    chosen = origin.get("settings")
-    values = chosen.get("values") if isinstance(chosen, Mapping) else None
+        lines.append(("Source", without_dates(printable(origin["source"]))[:MAX_SOURCE_LENGTH]))
+    build_settings = origin.get("settings")
+    values = build_settings.get("values") if isinstance(build_settings, Mapping) else None
     if values in VALUES:
         lines.append(("Values", VALUES[values]))
     return lines
@@ -93,21 +93,17 @@ def source(origin: Mapping[str, Any] | None) -> Lines:
 def settings(model: Any) -> Lines:
     base = getattr(model, "model", model)
     params = base.get_params()
-    return [(words, str(params[name])) for name, words in SETTINGS.items() if name in params]
-
-
-def iterations(model: Any) -> Lines:
-    return [("Iterations", f"{model.n_iter_:,}")]
+    return [(label, str(params[name])) for name, label in SETTINGS.items() if name in params]
 
 
 def disclosure(gate: Gate) -> str:
     if gate.trusted:
         return (
-            "Disclosure control is OFF: figures of very few patients are shown. Do not pass this on to anybody who may "
+            "Disclosure control is OFF: figures of very few patients are shown. Do not pass this on to anyone who may "
             "not see the patients' records."
         )
     return (
-        f"No figure here is of fewer than {gate.fewest} patients or lets one be had by subtraction; features that "
-        "fewer patients of the fit have are left out; there are no patients' identifiers and no dates; ages from "
-        f"{OLDEST} on are one band. The list of what is hidden says where."
+        f"No figure here is of fewer than {gate.fewest} patients, or reveals one by subtraction; features that fewer "
+        "patients of the fit have are left out; there are no patient identifiers and no dates; ages from "
+        f"{OLDEST} up are one band. What is hidden is listed at the end of the page."
     )

@@ -1,0 +1,115 @@
+"""Write the page of a model, its figures and its tables, all from one content, so that they always agree."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from phenotaste.cohort import Cohort
+from phenotaste.disclosure import Gate
+from phenotaste.errors import InputError
+from phenotaste.report.files import check_file, check_folder, filling, replacing
+from phenotaste.review import Review
+
+if TYPE_CHECKING:
+    from phenotaste.factorization import Factorization
+    from phenotaste.report.schema import Content
+
+PathLike = str | os.PathLike[str]
+
+
+def write(
+    model: "Factorization",
+    path: PathLike,
+    cohort: Cohort | None = None,
+    *,
+    review: PathLike | Mapping[str, Any] | Review | None = None,
+    selection: PathLike | None = None,
+    figures: PathLike | None = None,
+    tables: PathLike | None = None,
+    title: str = "Phenotypes",
+    trusted: bool = False,
+    on_step: Callable[[str], object] = lambda text: None,
+) -> "Content":
+    """Write the review page of a fitted model as one HTML file, and return its content.
+
+    Nothing shown is about fewer than 11 patients unless `trusted`. Either all files are written, or none.
+
+    Parameters
+    ----------
+    model : a fitted model.
+    path : the HTML file.
+    cohort : patients to describe; by default those of the fit, if the model has them. Without either, the page shows
+        definitions and fit only.
+    review : a review whose names, merges and rejections are applied.
+    selection : the folder of `phenotaste select` that chose this model, for evidence of stability.
+    figures, tables : folders for the same content as PNG and PDF, CSV and LaTeX.
+    title : the title of the page.
+    trusted : switch disclosure control off.
+    on_step : called with the name of each step as it begins.
+
+    Examples
+    --------
+    >>> from phenotaste import TASTE, report, simulate
+    >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> content = report.write(model, "report.html", cohort)
+    >>> len(content.phenotypes), content.fewest  # nothing on the page is about fewer patients
+    (3, 11)
+    >>> open("report.html").read(15)
+    '<!doctype html>'
+    """
+    folders = [check_folder(folder) for folder in (figures, tables) if folder is not None]
+    if check_file(path) in folders:
+        raise InputError(f"{path} is given for the page and for a folder: choose two names.")
+    check_signs(model)
+    on_step("describing the patients" if cohort is not None else "describing the model")
+    content = build_content(model, cohort, review, selection, title, trusted)
+    with (
+        ExitStack() as files
+    ):  # the file entered last is renamed first, so that a failure leaves the others unwritten
+        if figures is not None:
+            from phenotaste.report.model_figures import save_all as save_figures
+
+            on_step("drawing figures")
+            save_figures(content, files.enter_context(filling(figures, private=trusted)))
+        if tables is not None:
+            from phenotaste.report.table_files import save_all as save_tables
+
+            on_step("writing tables")
+            save_tables(content, files.enter_context(filling(tables, private=trusted)))
+        from phenotaste.report.html import render
+
+        on_step("writing the page")
+        files.enter_context(replacing(path, private=trusted)).write(render(content).encode())
+    return content
+
+
+def build_content(
+    model: "Factorization",
+    cohort: Cohort | None,
+    review: PathLike | Mapping[str, Any] | Review | None,
+    selection: PathLike | None,
+    title: str,
+    trusted: bool,
+) -> "Content":
+    from phenotaste.report import content
+    from phenotaste.report.stability import read_evidence
+
+    reviewed = None if review is None else model.apply_review(review)
+    return content.build(
+        reviewed or model,
+        cohort,
+        gate=Gate(trusted=trusted),
+        selection=None if selection is None else read_evidence(selection, model),
+        review=None if reviewed is None else reviewed.review,
+        title=title,
+    )
+
+
+def check_signs(model: "Factorization") -> None:
+    if model.get_params().get("nonnegative") is False:
+        raise InputError(
+            "The definitions of this model may be negative, and a page shows non-negative weights only: "
+            "fit it with nonnegative=True."
+        )
