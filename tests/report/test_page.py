@@ -150,7 +150,7 @@ def test_page_is_one_file_that_may_run_only_its_own_script():
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
     assert "default-src 'none'; script-src 'sha256-" in text
     assert "unsafe" not in text
-    script = "".join(page_module._part(name) for name in page_module.SCRIPTS)
+    script = "".join(page_module.read_asset(name) for name in page_module.SCRIPTS)
     forbidden = (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|fetch\(|XMLHttp"
     )

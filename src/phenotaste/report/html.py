@@ -36,8 +36,8 @@ def render(content: Content | Mapping[str, Any]) -> str:
     environment = Environment(
         loader=PackageLoader("phenotaste.report", "web"), autoescape=True, undefined=StrictUndefined
     )
-    style = "\n".join(_read(name) for name in STYLES)
-    script = '"use strict";\n(() => {\n' + "\n".join(_read(name) for name in SCRIPTS) + "})();\n"
+    style = "\n".join(read_asset(name) for name in STYLES)
+    script = '"use strict";\n(() => {\n' + "\n".join(read_asset(name) for name in SCRIPTS) + "})();\n"
     return environment.get_template("page.html").render(
         title=printable(record["title"]),
         trusted=record["trusted"],
@@ -57,7 +57,7 @@ def as_json(record: Mapping[str, Any]) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _read(name: str) -> str:
+def read_asset(name: str) -> str:
     return files("phenotaste.report").joinpath("web", name).read_text(encoding="utf-8")
 
 
