@@ -268,7 +268,7 @@ def test_cards_tell_patients_profile_outcome_stability_and_look_alikes(page):
     assert f"{first['leading']['patients']} patients" in text
     assert "clearly higher" in text
     assert f"Odds ratio {first['outcome']['odds_ratio']:.2f}" in text
-    assert f"Came back in {round(100 * first['stability']['starts']['found'])}% of other starts" in text
+    assert f"Came back in {round(100 * first['stability']['starts']['share'])}% of other starts" in text
     assert card(page, 1).locator(".strip").first.locator(".hair").count() == 20
     for label in ("early", "late", "steady"):
         assert label in text

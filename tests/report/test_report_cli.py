@@ -197,8 +197,8 @@ def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):
         (["report", "model", "--out", "x.html", "--figures", "old"], "exists already"),
         (["report", "model", "--out", "x.html", "--figures", "old.html"], "is a file"),
         (["report", "model", "--review", "none.json", "--out", "x.html"], "none.json does not exist"),
-        (["report", "model", "--review", "old.html", "--out", "x.html"], "cut off or damaged"),
-        (["report", "other", "--review", "review.json", "--out", "x.html"], "made of another model"),
+        (["report", "model", "--review", "old.html", "--out", "x.html"], "truncated or damaged"),
+        (["report", "other", "--review", "review.json", "--out", "x.html"], "is of another model"),
         (
             ["report", "model", "--review", "review.json", "--out", "review.json", "--overwrite"],
             "is the review that is read here",
@@ -207,7 +207,7 @@ def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):
         (["report", "model", "--selection", "selection", "--out", "x.html"], "chose another model"),
         (["report", "raw", "--out", "x.html"], "not a saved taste-model|does not hold a taste-model"),
         (["report", "signed", "--out", "x.html"], "may be negative"),
-        (["score", "other", "cohort", "--review", "review.json", "--out", "x"], "made of another model"),
+        (["score", "other", "cohort", "--review", "review.json", "--out", "x"], "is of another model"),
         (["score", "model", "cohort", "--review", "review.json", "--out", "review.json"], "is the review"),
         (["review", "compare", "review.json"], "two reviews or more"),
         (["review", "compare", "review.json", "none.json"], "none.json does not exist"),
@@ -264,11 +264,11 @@ def test_a_report_that_fails_leaves_everything_as_it_was(place, tmp_path, monkey
         return step
 
     with pytest.raises(KeyboardInterrupt):
-        report.write(model, tmp_path / "r.html", cohort, **places, step=stop_at("tables"))
+        report.write(model, tmp_path / "r.html", cohort, **places, on_step=stop_at("tables"))
     assert listing(tmp_path) == ["r.html"]
     places.pop("figures")  # drawing takes long
     with pytest.raises(KeyboardInterrupt):
-        report.write(model, tmp_path / "r.html", cohort, **places, step=stop_at("page"))
+        report.write(model, tmp_path / "r.html", cohort, **places, on_step=stop_at("page"))
     assert listing(tmp_path) == ["r.html"]
     monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space"):

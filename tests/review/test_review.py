@@ -15,7 +15,7 @@ from helpers import cohorts
 from phenotaste import TASTE, Cohort, baselines, simulate
 from phenotaste.errors import InputError
 from phenotaste.review import Decision, Review, Reviewed, compare, fingerprint
-from phenotaste.review.applied import unique
+from phenotaste.review.reviewed import unique
 from phenotaste.storage import tensors
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028\u202e\x00'\"=1+1"
@@ -117,46 +117,49 @@ def without(name):
 
 
 FAULTS = {
-    "no review": (lambda found: [found], "no review saved"),
-    "another format": (broken(format="else"), "no review saved"),
+    "not an object": (lambda found: [found], "not saved by a phenotaste report"),
+    "another format": (broken(format="else"), "not saved by a phenotaste report"),
     "a newer version": (broken(version=2), "newer phenotaste"),
-    "version as text": (broken(version="1"), "a version that is no whole number"),
-    "version true": (broken(version=True), "a version that is no whole number"),
+    "version as text": (broken(version="1"), "version is not an integer"),
+    "version true": (broken(version=True), "version is not an integer"),
     "unknown key": (broken(extra=1), "entries that this version does not know"),
-    "no date": (without("date"), "lacks date"),
-    "date": (broken(date="2026-02-30"), "a date that is no date"),
-    "date in other digits": (broken(date="２０２６-01-01"), "a date that is no date"),
-    "fingerprint": (broken(model="AB" * 32), "no fingerprint"),
-    "reviewer": (broken(reviewer=["x"]), "a reviewer that is no text"),
-    "long reviewer": (broken(reviewer="x" * 201), "a reviewer that is no text of at most 200"),
-    "no phenotypes": (broken(phenotypes=0), "a phenotypes that is no whole number from 1"),
-    "phenotypes as a fraction": (broken(phenotypes=5.0), "a phenotypes that is no whole number"),
-    "too many phenotypes": (broken(phenotypes=10**9), "a phenotypes that is no whole number"),
+    "no date": (without("date"), "date is missing"),
+    "date": (broken(date="2026-02-30"), "date is not a date"),
+    "date in other digits": (broken(date="２０２６-01-01"), "date is not a date"),
+    "fingerprint": (broken(model="AB" * 32), "model is not the fingerprint"),
+    "reviewer": (broken(reviewer=["x"]), "reviewer is not a text"),
+    "long reviewer": (broken(reviewer="x" * 201), "reviewer is not a text of at most 200"),
+    "no phenotypes": (broken(phenotypes=0), "phenotypes is not an integer from 1"),
+    "phenotypes as a fraction": (broken(phenotypes=5.0), "phenotypes is not an integer"),
+    "too many phenotypes": (broken(phenotypes=10**9), "phenotypes is not an integer"),
     "another number": (broken(phenotypes=6), "decisions for 5 of its 6"),
-    "fewer": (broken(phenotypes=4), "no list of at most 4"),
-    "decisions": (broken(decisions={}), "decisions that are no list"),
-    "decision": (broken(decisions=[1] * 5), "a decision that is no record"),
+    "fewer": (broken(phenotypes=4), "decisions is not a list of at most 4"),
+    "decisions": (broken(decisions={}), "decisions is not a list"),
+    "decision": (broken(decisions=[1] * 5), "a decision is not an object"),
     "order": (broken(order=[1, 1]), "names a phenotype twice"),
-    "order outside": (broken(order=[0]), "not of phenotypes from 1 to 5"),
-    "order of texts": (broken(order=["1"]), "not of phenotypes from 1 to 5"),
-    "order of truths": (broken(order=[True]), "not of phenotypes from 1 to 5"),
-    "twice": (first(phenotype=2), "about a phenotype twice"),
-    "outside": (first(phenotype=6), "a phenotype of a decision that is no whole number from 1 to 5"),
-    "long name": (first(name="x" * 201), "a name of phenotype 1 that is no text of at most 200"),
-    "long comment": (first(comment="x" * 5001), "a comment of phenotype 1 that is no text of at most 5,000"),
-    "name": (first(name=None), "a name of phenotype 1 that is no text"),
-    "status": (first(status="maybe"), "a status of phenotype 1 that is none of open, accepted"),
+    "order outside": (broken(order=[0]), "numbers that are not from 1 to 5"),
+    "order of texts": (broken(order=["1"]), "numbers that are not from 1 to 5"),
+    "order of truths": (broken(order=[True]), "numbers that are not from 1 to 5"),
+    "twice": (first(phenotype=2), "two decisions on a phenotype"),
+    "outside": (first(phenotype=6), "phenotype of a decision is not an integer from 1 to 5"),
+    "long name": (first(name="x" * 201), "name of phenotype 1 is not a text of at most 200"),
+    "long comment": (first(comment="x" * 5001), "comment of phenotype 1 is not a text of at most 5,000"),
+    "name": (first(name=None), "name of phenotype 1 is not a text"),
+    "status": (first(status="maybe"), "status of phenotype 1 is not one of open, accepted"),
     "key of a decision": (first(more=""), "entries of phenotype 1 that this version does not know"),
-    "merged with nothing": (first(status="merged"), "says merged of phenotype 1 and no merge_with"),
-    "open and merged": (first(merge_with=2), "says open of phenotype 1 and a merge_with"),
-    "merged outside": (first(status="merged", merge_with=9), "a merge_with of phenotype 1"),
+    "merged with nothing": (first(status="merged"), "phenotype 1 is merged but has no merge_with"),
+    "open and merged": (first(merge_with=2), "phenotype 1 is open but has a merge_with"),
+    "merged outside": (first(status="merged", merge_with=9), "merge_with of phenotype 1 is not an integer"),
     "merged with itself": (first(status="merged", merge_with=1), "merges phenotype 1 in a circle"),
-    "merged with 2.0": (first(status="merged", merge_with=2.0), "a merge_with of phenotype 1"),
+    "merged with 2.0": (
+        first(status="merged", merge_with=2.0),
+        "merge_with of phenotype 1 is not an integer",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_unsound_review_is_refused_with_a_sentence(model, tmp_path, fault):
+def test_an_invalid_review_is_refused_with_a_sentence(model, tmp_path, fault):
     change, words = FAULTS[fault]
     path = tmp_path / "review.json"
     Review.read(decided(model).as_dict())
@@ -178,7 +181,7 @@ def test_circles_and_merges_with_rejected_ones_are_refused(model):
     ):
         with pytest.raises(InputError, match=words):
             Review.read(decided(model, **changes).as_dict())
-    assert Review.read(decided(model, p1=into(3), p3=into(5)).as_dict()).home(1) == 5
+    assert Review.read(decided(model, p1=into(3), p3=into(5)).as_dict()).merge_target(1) == 5
 
 
 def test_files_that_are_no_json_of_ours_are_refused(model, tmp_path):
@@ -196,7 +199,7 @@ def test_files_that_are_no_json_of_ours_are_refused(model, tmp_path):
         b"[" * 200_000,
     ):
         path.write_bytes(content)
-        with pytest.raises(InputError, match="is cut off or damaged"):
+        with pytest.raises(InputError, match="is truncated or damaged"):
             Review.read(path)
     path.write_bytes(b"\xef\xbb\xbf" + sound)  # some editors put a mark in front
     assert Review.read(path) == decided(model)
@@ -443,11 +446,11 @@ def test_a_model_without_patients_or_totals(model, cohort, tmp_path):
 
 def test_another_models_review_is_refused(model, cohort):
     other = TASTE(5, random_state=1, max_iter=14).fit(cohort)
-    with pytest.raises(InputError, match="made of another model"):
+    with pytest.raises(InputError, match="is of another model"):
         other.apply_review(decided(model))
     fewer = decided(model).as_dict()
     fewer["decisions"], fewer["phenotypes"] = fewer["decisions"][:4], 4
-    with pytest.raises(InputError, match="made of another model"):
+    with pytest.raises(InputError, match="is of another model"):
         model.apply_review(fewer)
 
 

@@ -21,7 +21,7 @@ from phenotaste.model_file import FIGURES, NOT_SAVED, plain
 from phenotaste.report.files import replacing
 from phenotaste.report.patients import Patients
 from phenotaste.review import fingerprint
-from phenotaste.review.applied import unique
+from phenotaste.review.reviewed import unique
 
 OURS, LABEL, VISITS = "phenotaste", "label", "visits"
 SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"

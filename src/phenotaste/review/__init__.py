@@ -1,7 +1,7 @@
-"""From a clinician's verdicts on the report page back to names, merges and rejections in scores and tables."""
+"""Reviews of phenotypes by clinicians: read and compare them, and apply their names, merges and rejections."""
 
-from phenotaste.review.applied import Reviewed
 from phenotaste.review.comparison import Comparison, compare
-from phenotaste.review.record import Decision, Group, Review, fingerprint
+from phenotaste.review.decisions import Decision, Group, Review, fingerprint
+from phenotaste.review.reviewed import Reviewed
 
 __all__ = ["Comparison", "Decision", "Group", "Review", "Reviewed", "compare", "fingerprint"]

@@ -1,4 +1,4 @@
-"""Reviews of one model side by side: in which phenotypes reviewers agree, and how far beyond chance."""
+"""Agreement of reviews of one model: on which phenotypes reviewers agree, and how far beyond chance."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.errors import InputError
-from phenotaste.review.record import STATUSES, Review, one_line
+from phenotaste.review.decisions import STATUSES, Review, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,32 +20,32 @@ class Comparison:
     Attributes
     ----------
     table : a row for each phenotype; its columns end in the number of the reviewer, counted from 1.
-    agreed : phenotypes about which all say the same.
-    kappa : Cohen's, of the verdicts; None where everybody gave everything the same one.
+    agreed : number of phenotypes on which all reviewers agree.
+    kappa : Cohen's kappa of the verdicts; None if all verdicts are the same.
 
     Examples
     --------
     >>> from phenotaste.review import Decision, Review, compare
     >>> ann = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="rejected")), reviewer="Ann")
     >>> bob = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="accepted")), reviewer="Bob")
-    >>> found = compare([ann, bob])
-    >>> found.agreement, found.reviewers, found.table["agree"].tolist()
+    >>> result = compare([ann, bob])
+    >>> result.agreement, result.reviewers, result.table["agree"].tolist()
     (0.5, ['Ann', 'Bob'], [True, False])
     """
 
     table: "pd.DataFrame"
     reviewers: list[str]
-    agreed: int  # phenotypes about which all say the same
+    agreed: int
     phenotypes: int
-    kappa: float | None  # Cohen's, of the verdicts; None where everybody gave everything the same one
+    kappa: float | None
 
     @property
     def agreement(self) -> float:
-        """The share of phenotypes about which all say the same."""
+        """The share of phenotypes on which all reviewers agree."""
         return self.agreed / self.phenotypes
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, the table as a list of rows.
+        """Return a record for JSON, with the table as a list of rows.
 
         Examples
         --------
@@ -65,74 +65,74 @@ class Comparison:
 
 
 def compare(reviews: Sequence[str | os.PathLike[str] | Mapping[str, Any] | Review]) -> Comparison:
-    """Put two or more reviews of one model side by side.
+    """Compare two or more reviews of one model.
 
-    Reviewers agree about a phenotype when both reject it, both accept it or both leave it open, merged with the same
-    others or with none; which of the merged ones carries the name makes no difference. Kappa counts a phenotype that
-    is merged with any other as "merged"; of more than two reviews it is the mean over all pairs.
+    Reviewers agree on a phenotype if all reject it, all accept it or all leave it open, merged with the same others
+    or with none, no matter which of the merged ones carries the name. Kappa counts a phenotype that is merged with
+    any other as "merged"; of more than two reviews it is the mean over all pairs.
 
     Examples
     --------
     >>> from phenotaste.review import Decision, Review, compare
     >>> ann = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="rejected")), reviewer="Ann")
     >>> bob = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="accepted")), reviewer="Bob")
-    >>> found = compare([ann, bob])
-    >>> found.agreed, found.phenotypes, found.kappa
+    >>> result = compare([ann, bob])
+    >>> result.agreed, result.phenotypes, result.kappa
     (1, 2, 0.0)
     """
     import pandas as pd
 
-    read = [Review.read(review) for review in reviews]
-    if len(read) < 2:
+    loaded = [Review.read(review) for review in reviews]
+    if len(loaded) < 2:
         raise InputError("A comparison needs two reviews or more: give another one.")
-    if len({(review.model, len(review.decisions)) for review in read}) > 1:
-        raise InputError("The reviews were made of different models: compare reviews of one model.")
-    verdicts = [verdicts_of(review) for review in read]
-    columns: dict[str, list[Any]] = {"phenotype": [each.phenotype for each in read[0].decisions]}
-    for i, review in enumerate(read):
+    if len({(review.model, len(review.decisions)) for review in loaded}) > 1:
+        raise InputError("The reviews are of different models: compare reviews of one model.")
+    verdicts = [verdicts_by_phenotype(review) for review in loaded]
+    columns: dict[str, list[Any]] = {"phenotype": [each.phenotype for each in loaded[0].decisions]}
+    for i, review in enumerate(loaded):
         columns[f"name_{i + 1}"] = [one_line(decision.name) for decision in review.decisions]
-    for i, review in enumerate(read):
+    for i, review in enumerate(loaded):
         columns[f"status_{i + 1}"] = [decision.status for decision in review.decisions]
-    for i, found in enumerate(verdicts):
+    for i, of_reviewer in enumerate(verdicts):
         columns[f"merged_with_{i + 1}"] = [
-            ", ".join(str(number) for number in sorted(together - {place + 1}))
-            for place, (_, together) in enumerate(found)
+            ", ".join(str(number) for number in sorted(merged - {index + 1}))
+            for index, (_, merged) in enumerate(of_reviewer)
         ]
     names = zip(
-        *([one_line(each.name).casefold() for each in review.decisions] for review in read), strict=True
+        *([one_line(each.name).casefold() for each in review.decisions] for review in loaded), strict=True
     )
     columns["same_name"] = [len(set(row)) == 1 for row in names]
     columns["agree"] = [len(set(row)) == 1 for row in zip(*verdicts, strict=True)]
     return Comparison(
         pd.DataFrame(columns),
-        [one_line(review.reviewer) or f"reviewer {i + 1}" for i, review in enumerate(read)],
+        [one_line(review.reviewer) or f"reviewer {i + 1}" for i, review in enumerate(loaded)],
         sum(columns["agree"]),
-        len(read[0].decisions),
-        mean_kappa([categories(found) for found in verdicts]),
+        len(loaded[0].decisions),
+        mean_kappa([categories(of_reviewer) for of_reviewer in verdicts]),
     )
 
 
-def verdicts_of(review: Review) -> list[tuple[str, frozenset[int]]]:
-    """For each phenotype the status of the one it ends up in, and all that end up there."""
-    homes = [review.home(decision.phenotype) for decision in review.decisions]
-    together: dict[int, set[int]] = {}
-    for number, home in enumerate(homes, 1):
-        together.setdefault(home, set()).add(number)
-    return [(review.decisions[home - 1].status, frozenset(together[home])) for home in homes]
+def verdicts_by_phenotype(review: Review) -> list[tuple[str, frozenset[int]]]:
+    """For each phenotype, the status of the one it is merged into (or its own), and all that are merged there."""
+    targets = [review.merge_target(decision.phenotype) for decision in review.decisions]
+    merged: dict[int, set[int]] = {}
+    for number, target in enumerate(targets, 1):
+        merged.setdefault(target, set()).add(number)
+    return [(review.decisions[target - 1].status, frozenset(merged[target])) for target in targets]
 
 
 def categories(verdicts: list[tuple[str, frozenset[int]]]) -> list[str]:
-    return [status if len(together) == 1 else "merged" for status, together in verdicts]
+    return [status if len(merged) == 1 else "merged" for status, merged in verdicts]
 
 
-def mean_kappa(found: list[list[str]]) -> float | None:
-    kappas = [kappa_of(one, other) for one, other in combinations(found, 2)]
+def mean_kappa(verdicts: list[list[str]]) -> float | None:
+    kappas = [cohen_kappa(one, other) for one, other in combinations(verdicts, 2)]
     defined = [kappa for kappa in kappas if kappa is not None]
     return sum(defined) / len(defined) if len(defined) == len(kappas) else None
 
 
-def kappa_of(one: list[str], other: list[str]) -> float | None:
-    """(observed − expected agreement) / (1 − expected); None where chance alone would agree on everything."""
+def cohen_kappa(one: list[str], other: list[str]) -> float | None:
+    """(observed − expected agreement) / (1 − expected); None if the expected agreement is 1."""
     n = len(one)
     expected = sum(one.count(status) * other.count(status) for status in STATUSES) / n**2
     observed = sum(a == b for a, b in zip(one, other, strict=True)) / n

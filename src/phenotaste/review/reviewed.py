@@ -1,4 +1,4 @@
-"""A model as a review left it: phenotypes named, merged, sorted and dropped. The model itself stays as it is."""
+"""A model with a review applied: phenotypes named, merged, sorted and dropped. The model itself is not changed."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from phenotaste import phenotypes
 from phenotaste.cohort import Cohort
 from phenotaste.errors import InputError
-from phenotaste.review.record import Review
+from phenotaste.review.decisions import Review
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Matrix = NDArray[Any]
-# What a review changes nothing about: the columns of the data, and how the fit went.
-CARRIED = (
+# Attributes of the model that a review does not change: the columns of the data, and the results of the fit.
+UNCHANGED = (
     "feature_names_in_",
     "static_names_in_",
     "feature_patients_",
@@ -39,20 +39,20 @@ CARRIED = (
 
 
 class Reviewed:
-    """What `model.apply_review("review.json")` gives.
+    """What `model.apply_review("review.json")` returns.
 
     The score of merged phenotypes is the sum of their scores. Their definition is the mean of their definitions,
     weighted by the scores' totals over the patients of the fit; their course is the mean of their courses, weighted
-    by the patient's own scores, so that score × course is the sum of what the parts had. Rejected phenotypes are
-    left out, the others keep the reviewer's order. Fit figures (`rmse_`, `cpi_`, ...) and losses are the model's.
+    by the patient's own scores, so that score × course is the sum over the merged phenotypes. Rejected phenotypes are
+    left out, the others are in the reviewer's order. Fit figures (`rmse_`, `cpi_`, ...) and losses are the model's.
 
     Attributes
     ----------
-    model, review : what it was made from.
-    groups : for each phenotype its number, name, status, comment and the numbers merged into it.
-    names : the reviewer's names, made unique; "Phenotype 3" where there is none.
+    model, review : the model, and the review applied to it.
+    groups : for each phenotype, its number, name, status and comment, and the numbers merged into it.
+    names : the reviewer's names, made unique; "Phenotype 3" for one without a name.
     V_, F_ : definitions (J × G, P × G).
-    W_, U_ : scores and courses, where the model has its patients.
+    W_, U_ : scores and courses, if the model has its patients.
 
     Examples
     --------
@@ -76,12 +76,10 @@ class Reviewed:
         self.review.check_model(model)
         self.groups = self.review.groups()
         if not self.groups:
-            raise InputError(
-                "The review rejects every phenotype, so that nothing would be left: keep at least one of them."
-            )
+            raise InputError("The review rejects every phenotype: keep at least one of them.")
         self.names = unique([group.name or f"Phenotype {group.number}" for group in self.groups])
         self._members = [np.array(group.members) - 1 for group in self.groups]
-        self._weights = [self._shares_of(members) for members in self._members]
+        self._weights = [self._merge_weights(members) for members in self._members]
         self.V_ = self._mean_columns(model.V_)
         self.F_ = None if model.F_ is None else self._mean_columns(model.F_)
 
@@ -89,22 +87,22 @@ class Reviewed:
         return f"Reviewed({len(self.groups)} phenotypes of {self.model.V_.shape[1]})"
 
     def __getattr__(self, name: str) -> Any:
-        if name in CARRIED or name in ("W_", "U_"):  # the latter two get here only where the model lacks them
+        if name in UNCHANGED or name in ("W_", "U_"):  # the latter two only if the model lacks them
             return getattr(self.model, name)
         raise AttributeError(f"'Reviewed' object has no attribute {name!r}")
 
     @property
     def W_(self) -> Matrix:
-        """Scores of the patients of the fit, where the model has them."""
-        return self.add_up(self.model.W_)
+        """Scores of the patients of the fit, if the model has them."""
+        return self.sum_columns(self.model.W_)
 
     @property
     def U_(self) -> Matrix:
-        """Courses of the patients of the fit, where the model has them."""
+        """Courses of the patients of the fit, if the model has them."""
         return self.courses(self.model.W_, self.model.U_, self.model.offsets_)
 
     def labels(self) -> list[str]:
-        """Names for columns: the reviewer's, made unique, or the phenotype's number.
+        """Return labels for columns: the reviewer's names, made unique, or the number of the phenotype.
 
         Examples
         --------
@@ -122,7 +120,7 @@ class Reviewed:
         return unique([group.name or str(group.number) for group in self.groups])
 
     def get_feature_names_out(self, input_features: Any = None) -> Matrix:
-        """The names, as scikit-learn asks for them.
+        """Return the names, as scikit-learn transformers do.
 
         Examples
         --------
@@ -142,10 +140,10 @@ class Reviewed:
     def phenotypes(
         self, top: int | None = 10, min_weight: float = 0.1, scale: Literal["matrix", "column"] = "matrix"
     ) -> "pd.DataFrame":
-        """The definitions as a table: phenotype (its number in the model), name, kind, feature, weight.
+        """Return the definitions as a table: phenotype (its number in the model), name, kind, feature, weight.
 
-        With scale="matrix" weights are shares of the largest entry of the model's own matrix, so that those of
-        a phenotype which was not merged are what they were.
+        With scale="matrix" weights are relative to the largest entry of the model's own matrix, so that those of
+        a phenotype that was not merged do not change.
 
         Examples
         --------
@@ -170,13 +168,13 @@ class Reviewed:
             scale=scale,
             largest_entries=(largest_entry(self.model.V_), largest_entry(self.model.F_)),
         )
-        place = table["phenotype"].to_numpy(dtype=np.int64) - 1
-        table["phenotype"] = np.array([group.number for group in self.groups])[place]
-        table.insert(1, "name", np.array(self.names, dtype=object)[place])
+        index = table["phenotype"].to_numpy(dtype=np.int64) - 1
+        table["phenotype"] = np.array([group.number for group in self.groups])[index]
+        table.insert(1, "name", np.array(self.names, dtype=object)[index])
         return table
 
     def transform(self, cohort: Cohort) -> Matrix:
-        """Scores of patients, a column for each phenotype that was kept.
+        """Return scores of patients, a column for each phenotype that was kept.
 
         Examples
         --------
@@ -191,10 +189,10 @@ class Reviewed:
         >>> reviewed.transform(cohort[:4]).shape
         (4, 2)
         """
-        return self.add_up(self.model.project(cohort).W)
+        return self.sum_columns(self.model.project(cohort).W)
 
     def frame(self, cohort: Cohort) -> "pd.DataFrame":
-        """Scores of patients as a table: patient ids as index, the names as columns.
+        """Return scores of patients as a table, with patient ids as index and names as columns.
 
         Examples
         --------
@@ -216,7 +214,7 @@ class Reviewed:
         return pd.DataFrame(self.transform(cohort), index=cohort.patient_ids, columns=self.names)
 
     def project(self, cohort: Cohort) -> Any:
-        """Scores and courses of patients, in a record as the model's `project` gives; losses are the model's.
+        """Return scores and courses of patients, in the same record as `project` of the model, whose losses are kept.
 
         Examples
         --------
@@ -228,15 +226,16 @@ class Reviewed:
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
-        >>> found = reviewed.project(cohort[:4])
-        >>> found.W.shape, found.U.shape == (cohort[:4].n_visits, 2)
+        >>> projection = reviewed.project(cohort[:4])
+        >>> projection.W.shape, projection.U.shape == (cohort[:4].n_visits, 2)
         ((4, 2), True)
         """
-        found = self.model.project(cohort)
-        return found._replace(W=self.add_up(found.W), U=self.courses(found.W, found.U, found.offsets))
+        projection = self.model.project(cohort)
+        U = self.courses(projection.W, projection.U, projection.offsets)
+        return projection._replace(W=self.sum_columns(projection.W), U=U)
 
-    def add_up(self, W: Matrix) -> Matrix:
-        """Columns for each of the model's phenotypes (scores, shares) as columns for each of these.
+    def sum_columns(self, W: Matrix) -> Matrix:
+        """Sum columns of the model's phenotypes (scores, shares) to columns of these phenotypes.
 
         Examples
         --------
@@ -249,13 +248,13 @@ class Reviewed:
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
-        >>> reviewed.add_up(np.array([[1.0, 2.0, 3.0]]))
+        >>> reviewed.sum_columns(np.array([[1.0, 2.0, 3.0]]))
         array([[4., 2.]])
         """
         return np.column_stack([W[:, members].sum(axis=1) for members in self._members])
 
     def courses(self, W: Matrix, U: Matrix, offsets: Matrix) -> Matrix:
-        """The model's courses as courses of these phenotypes: for each, score × course adds up.
+        """Combine the model's courses to courses of these phenotypes, such that score × course is additive.
 
         Examples
         --------
@@ -268,35 +267,35 @@ class Reviewed:
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
-        >>> one_patient, her_courses = np.array([[1.0, 2.0, 3.0]]), np.array([[8.0, 1.0, 0.0], [4.0, 1.0, 4.0]])
-        >>> reviewed.courses(one_patient, her_courses, np.array([0, 2]))
+        >>> W, U = np.array([[1.0, 2.0, 3.0]]), np.array([[8.0, 1.0, 0.0], [4.0, 1.0, 4.0]])  # one patient
+        >>> reviewed.courses(W, U, np.array([0, 2]))
         array([[2., 1.],
                [4., 1.]])
         """
         owner = np.repeat(np.arange(len(W)), np.diff(offsets))
-        found = np.empty((len(U), len(self.groups)), U.dtype)
+        result = np.empty((len(U), len(self.groups)), U.dtype)
         for g, members in enumerate(self._members):
             if len(members) == 1:
-                found[:, g] = U[:, members[0]]
+                result[:, g] = U[:, members[0]]
                 continue
-            parts = W[:, members]
-            total = parts.sum(axis=1, keepdims=True)
-            # A patient without any of it has no score to show a course by: any mean will do.
-            part = np.divide(parts, total, out=np.full(parts.shape, 1 / len(members)), where=total > 0)
-            found[:, g] = sum(part[owner, i] * U[:, r] for i, r in enumerate(members))
-        return found
+            scores = W[:, members]
+            total = scores.sum(axis=1, keepdims=True)
+            # Where all scores are 0, so is score × course, and any mean is valid.
+            share = np.divide(scores, total, out=np.full(scores.shape, 1 / len(members)), where=total > 0)
+            result[:, g] = sum(share[owner, i] * U[:, r] for i, r in enumerate(members))
+        return result
 
     def _mean_columns(self, factor: Matrix) -> Matrix:
         pairs = zip(self._members, self._weights, strict=True)
         return np.column_stack([factor[:, members] @ weights for members, weights in pairs])
 
-    def _shares_of(self, members: Matrix) -> Matrix:
-        """How much each of some merged phenotypes counts, as parts of one."""
+    def _merge_weights(self, members: Matrix) -> Matrix:
+        """Weights of merged phenotypes in their common definition; they sum to one."""
         if len(members) == 1:
             return np.ones(1)
         if self.model.get_params().get("nonnegative") is False:
             raise InputError(
-                "The review merges phenotypes, and scores of this model may be negative: merge phenotypes of a model "
+                "The review merges phenotypes, but scores of this model may be negative: merge phenotypes of a model "
                 "with non-negative scores."
             )
         totals = getattr(self.model, "score_totals_", None)
@@ -304,8 +303,8 @@ class Reviewed:
             totals = self.model.W_.sum(axis=0)
         if totals is None:
             raise InputError(
-                "The review merges phenotypes, and this model was saved without the totals of its scores that "
-                "weigh their definitions: fit it again with this version."
+                "The review merges phenotypes, but this model was saved without the totals of its scores, which "
+                "weight their definitions: fit it again with this version."
             )
         total = totals[members].sum()
         return totals[members] / total if total > 0 else np.full(len(members), 1 / len(members))
@@ -316,14 +315,14 @@ def largest_entry(factor: Matrix | None) -> float:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """The names, with a number behind those that stood before."""
-    taken, found = set(names), []
-    for place, name in enumerate(names):
-        again = 2
-        if name in names[:place]:
-            while f"{name} ({again})" in taken:
-                again += 1
-            name = f"{name} ({again})"
+    """Append a number to names that occurred before."""
+    taken, result = set(names), []
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            number = 2
+            while f"{name} ({number})" in taken:
+                number += 1
+            name = f"{name} ({number})"
             taken.add(name)
-        found.append(name)
-    return found
+        result.append(name)
+    return result
