@@ -291,7 +291,7 @@ def test_demo_prints_the_tables_and_can_be_repeated(tmp_path):
     assert first.returncode == 0, first.stderr
     text = first.stdout
     assert all(f"Phenotype {r} · " in text for r in range(1, 6))
-    for part in ("Weight", "Dx_", "Rx_", "Static_", "Planted and found"):
+    for part in ("Weight", "Dx_", "Rx_", "Static_", "Recovery of the planted"):
         assert part in text
     assert "phenotaste score 'my demo/model' 'my demo/cohort' --out scores.parquet" in text
     assert "\x1b" not in text  # no colours where there is no terminal

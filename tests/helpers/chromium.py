@@ -1,4 +1,4 @@
-"""A real Chromium for tests: Debian's package, driven by playwright. Nothing may leave the file a page is in."""
+"""A real Chromium for tests: Debian's package, driven by playwright. Pages must not make network requests."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ FLAGS = (
 )
 
 
-def _without(why):
+def _skip_or_fail(why):
     """In CI a missing browser is a failure, elsewhere a skip with its reason."""
     if os.environ.get("CI"):
         pytest.fail(why)
@@ -27,11 +27,11 @@ def _without(why):
 def chromium():
     """The browser, for all tests of this process."""
     if not BROWSER.exists():
-        _without("Chromium is not installed: run sudo apt-get install chromium")
+        _skip_or_fail("Chromium is not installed: run sudo apt-get install chromium")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        _without("playwright is not installed: run pip install playwright")
+        _skip_or_fail("playwright is not installed: run pip install playwright")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(BROWSER), args=list(FLAGS))
         yield browser
@@ -39,7 +39,7 @@ def chromium():
 
 
 class Opened:
-    """Pages opened from one file in one profile of the browser, and all they complained about or asked for."""
+    """Pages opened from one file in one browser profile, with their errors and requests."""
 
     def __init__(self, browser, address, **options):
         self.address = address
@@ -51,7 +51,9 @@ class Opened:
     def load(self):
         page = self.context.new_page()
         page.set_default_timeout(10_000)
-        page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        page.on(
+            "console", lambda message: self.errors.append(message.text) if message.type == "error" else None
+        )
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.goto(self.address)
         page.wait_for_selector("body[data-ready]")

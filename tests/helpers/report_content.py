@@ -1,4 +1,4 @@
-"""Contents of review pages, made up: a small one that reads like heart failure, or as large as asked for."""
+"""Simulated contents of review pages: a small one that resembles heart failure, or one of any size."""
 
 import math
 
@@ -10,8 +10,8 @@ FINGERPRINT = "5e" * 32
 GROUPS = {"Dx": "diagnosis", "Rx": "medication", "Px": "procedure"}
 
 
-def made_up_content(n_phenotypes=5, n_features=None, seed=0, **changes):
-    """A content with everything in it. Without `n_features` the features are those of the heart-failure table."""
+def simulated_content(n_phenotypes=5, n_features=None, seed=0, **changes):
+    """A content with all sections. Without `n_features` the features are those of the heart-failure table."""
     rng = np.random.default_rng(seed)
     temporal, V = _temporal(n_phenotypes, n_features, rng)
     static, F = _static(n_phenotypes, rng)

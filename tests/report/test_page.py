@@ -8,14 +8,14 @@ import re
 import pytest
 
 from helpers.chromium import Opened
-from helpers.report_content import FINGERPRINT, made_up_content
+from helpers.report_content import FINGERPRINT, simulated_content
 from phenotaste.report import html as page_module
 from phenotaste.report.html import as_json, render
 from phenotaste.review import Review
 
 HOSTILE = '</script><img src=x onerror="window.caught=1">\u2028<!-- &lt;b&gt; \'"`${1}'
 SEEN = HOSTILE.replace("\u2028", "\ufffd")
-KEPT = f"phenotaste-review-{FINGERPRINT}"
+STORAGE_KEY = f"phenotaste-review-{FINGERPRINT}"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def opened(chromium, tmp_path):
 def reviewed(chromium, tmp_path_factory):
     """A review file made by hand on the page, and what the page showed."""
     path = tmp_path_factory.mktemp("reviewed") / "report.html"
-    path.write_text(render(made_up_content()), encoding="utf-8")
+    path.write_text(render(simulated_content()), encoding="utf-8")
     made = Opened(chromium, path.as_uri())
     review_everything(made.page)
     record, shown = saved(made.page), state(made.page)
@@ -52,7 +52,7 @@ def reviewed(chromium, tmp_path_factory):
 
 @pytest.fixture
 def page(opened):
-    return opened(made_up_content()).page
+    return opened(simulated_content()).page
 
 
 def card(page, number):
@@ -145,7 +145,7 @@ def drop(page, text, name="review.json"):
 
 
 def test_page_is_one_file_that_may_run_only_its_own_script():
-    text = render(made_up_content())
+    text = render(simulated_content())
     assert re.findall(r"<(?:script|link|img|iframe|object|style)[^>]*(?:src|href)=", text) == []
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
     assert "default-src 'none'; script-src 'sha256-" in text
@@ -168,7 +168,7 @@ def test_overview_shows_every_part(page):
     for text in ("3,000", "61,204", "0.981", "At least five visits", "1,798 removed", "Follow-up"):
         assert text in overview
     assert "Five phenotypes were the most stable choice." in overview
-    assert page.locator("#overview .place").count() == 5
+    assert page.locator("#overview .map-point").count() == 5
     assert "What it may be used for" in page.locator("#model-card").inner_text()
     page.locator("#audit summary").click()
     assert "removed by: at least 5 visits" in page.locator("#audit").inner_text()
@@ -176,15 +176,15 @@ def test_overview_shows_every_part(page):
 
 def test_map_leads_to_the_card_and_takes_its_name(page):
     page.get_by_label("Name of phenotype 4").fill("Diabetes")
-    place = page.locator("#overview .place[href='#phenotype-4']")
-    assert "Diabetes" in place.text_content()
-    place.click()
+    point = page.locator("#overview .map-point[href='#phenotype-4']")
+    assert "Diabetes" in point.text_content()
+    point.click()
     assert page.evaluate("document.activeElement.id") == "phenotype-4"
     assert 0 <= card(page, 4).bounding_box()["y"] < 200
 
 
 def test_heavy_bars_come_first_and_the_rest_on_demand(page):
-    content = made_up_content()
+    content = simulated_content()
     for phenotype in content["phenotypes"]:
         listed = content["features"]["temporal"]
         expected = [
@@ -207,11 +207,11 @@ def test_bars_of_each_kind_stand_apart_in_their_own_colour(page):
     first = card(page, 1)
     assert first.locator(".part.temporal h5").all_inner_texts() == ["Diagnoses", "Medications", "Procedures"]
     colour = "node => getComputedStyle(node).backgroundColor"
-    temporal = first.locator(".part.temporal .rail i").first.evaluate(colour)
-    static = first.locator(".part.static .rail i").first.evaluate(colour)
+    temporal = first.locator(".part.temporal .track i").first.evaluate(colour)
+    static = first.locator(".part.static .track i").first.evaluate(colour)
     assert temporal != static
     width = "node => node.getBoundingClientRect().width / node.parentNode.getBoundingClientRect().width"
-    assert first.locator(".part.temporal .rail i").first.evaluate(width) == pytest.approx(1, abs=0.01)
+    assert first.locator(".part.temporal .track i").first.evaluate(width) == pytest.approx(1, abs=0.01)
 
 
 def relevance(content, number, share):
@@ -235,18 +235,18 @@ def relevance(content, number, share):
 
 @pytest.mark.parametrize("value", [0, 40, 100])
 def test_slider_sorts_by_relevance(opened, value):
-    content = made_up_content(n_phenotypes=6, n_features=120, seed=3)
+    content = simulated_content(n_phenotypes=6, n_features=120, seed=3)
     page = opened(content).page
     slide(page, value)
     for number in (1, 5):
         shown = [name for name, _ in bars(page, number, "Diagnoses")]
         assert len(shown) >= 3
         assert shown == relevance(content, number, 1 - value / 100)[: len(shown)]
-    assert page.locator("#phenotype-1 .times").first.is_visible() == (value > 0)
+    assert page.locator("#phenotype-1 .lift").first.is_visible() == (value > 0)
 
 
 def test_course_switches_between_visits_and_months_in_every_card(opened):
-    content = made_up_content()
+    content = simulated_content()
     content["phenotypes"][1]["course"]["months"] = None
     page = opened(content).page
     curve = card(page, 3).locator(".chart .curve")
@@ -262,14 +262,14 @@ def test_course_switches_between_visits_and_months_in_every_card(opened):
 
 
 def test_cards_tell_patients_profile_outcome_stability_and_look_alikes(page):
-    content = made_up_content()
+    content = simulated_content()
     first = content["phenotypes"][0]
     text = card(page, 1).inner_text()
     assert f"{first['leading']['patients']} patients" in text
     assert "clearly higher" in text
     assert f"Odds ratio {first['outcome']['odds_ratio']:.2f}" in text
-    assert f"Came back in {round(100 * first['stability']['starts']['share'])}% of other starts" in text
-    assert card(page, 1).locator(".strip").first.locator(".hair").count() == 20
+    assert f"Found again in {round(100 * first['stability']['starts']['share'])}% of other starts" in text
+    assert card(page, 1).locator(".strip").first.locator(".run").count() == 20
     for label in ("early", "late", "steady"):
         assert label in text
     page.get_by_label("Name of phenotype 2").fill("Hypertension")
@@ -283,7 +283,7 @@ def test_cards_tell_patients_profile_outcome_stability_and_look_alikes(page):
 
 
 def test_hidden_numbers_say_so(opened):
-    content = made_up_content()
+    content = simulated_content()
     hidden = content["phenotypes"][1]
     hidden["prevalence"] = None
     hidden["leading"] = {"patients": None, "share": None}
@@ -299,14 +299,14 @@ def test_hidden_numbers_say_so(opened):
     page = opened(content).page
     assert card(page, 2).inner_text().count("fewer than 20 patients") == 6
     assert "25% here, fewer than 20 patients in the rest" in card(page, 3).inner_text()
-    assert "fewer than 20 patients" in page.locator(".place[href='#phenotype-2']").text_content()
+    assert "fewer than 20 patients" in page.locator(".map-point[href='#phenotype-2']").text_content()
     assert page.locator(".attrition").inner_text().count("fewer than 20 patients") == 2
     assert "NaN" not in page.locator("body").inner_text()
     assert "null" not in page.locator("body").inner_text()
 
 
 def test_without_a_cohort_the_page_tells_definitions(opened):
-    content = made_up_content()
+    content = simulated_content()
     content["overview"] |= {
         "cohort": [],
         "attrition": None,
@@ -333,7 +333,7 @@ def test_without_a_cohort_the_page_tells_definitions(opened):
 
 
 def test_trusted_page_says_so_loudly(opened):
-    page = opened(made_up_content(trusted=True)).page
+    page = opened(simulated_content(trusted=True)).page
     banner = page.locator("#trusted")
     assert "Disclosure control is off." in banner.inner_text()
     assert banner.bounding_box()["y"] == 0
@@ -342,7 +342,7 @@ def test_trusted_page_says_so_loudly(opened):
     assert page.get_by_text("Disclosure control off", exact=True).is_visible()
     page.emulate_media(media="print")
     assert banner.is_visible()
-    plain = opened(made_up_content(), "plain.html").page
+    plain = opened(simulated_content(), "plain.html").page
     assert plain.locator("#trusted").count() == 0
     assert "isclosure control" not in plain.locator("body").inner_text()
 
@@ -377,7 +377,7 @@ def test_merging_offers_no_circle_and_no_rejected_phenotype(page):
     assert options(page, 1) == [2, 3, 4]
     card(page, 1).get_by_label("Merge with", exact=True).select_option("2")
     assert card(page, 1).get_attribute("data-status") == "merged"
-    assert "Takes in Phenotype 1." in card(page, 2).locator(".note").inner_text()
+    assert "Includes Phenotype 1." in card(page, 2).locator(".note").inner_text()
     decide(page, 2, "Merge with…")
     assert options(page, 2) == [3, 4]
     card(page, 2).get_by_label("Merge with", exact=True).select_option("3")
@@ -398,7 +398,7 @@ def test_merging_offers_no_circle_and_no_rejected_phenotype(page):
 
 def test_search_shows_and_marks_the_cards_that_have_a_code(page):
     page.get_by_label("Search a code").fill("chronic KIDNEY")
-    content = made_up_content()
+    content = simulated_content()
     kidney = [f["name"] for f in content["features"]["temporal"]].index("Chronic kidney disease [158.]")
     having = [p["number"] for p in content["phenotypes"] if dict(p["temporal"]).get(kidney, 0) >= 0.01]
     assert numbers(page) == having
@@ -418,7 +418,7 @@ def test_search_shows_and_marks_the_cards_that_have_a_code(page):
 
 
 def test_search_opens_a_light_code_that_was_folded_away(page):
-    folded = made_up_content()
+    folded = simulated_content()
     listed = folded["features"]["temporal"]
     index = next(j for j, weight in folded["phenotypes"][0]["temporal"] if 0.01 <= weight < 0.1)
     assert listed[index]["name"] not in card(page, 1).inner_text()
@@ -442,7 +442,7 @@ def test_filter_by_status_waits_until_it_is_asked_again(page):
 
 
 def test_ordering(opened):
-    content = made_up_content()
+    content = simulated_content()
     content["phenotypes"][2]["prevalence"] = None
     page = opened(content).page
     page.get_by_label("Order by").select_option("prevalence")
@@ -467,7 +467,7 @@ def test_ordering(opened):
 
 
 def test_a_review_survives_saving_reloading_and_loading(opened, tmp_path):
-    first = opened(made_up_content())
+    first = opened(simulated_content())
     review_everything(first.page)
     before = state(first.page)
     record = saved(first.page)
@@ -479,11 +479,11 @@ def test_a_review_survives_saving_reloading_and_loading(opened, tmp_path):
     assert read.decisions[0].name == "Atrial fibrillation"
     assert read.decisions[1].comment == "Looks like coding habits.\nSecond line."
     assert read.decisions[3].merge_with == 1
-    assert state(first.load()) == before  # kept in this browser
+    assert state(first.load()) == before  # stored in this browser
 
     path = tmp_path / "review.json"
     path.write_text(json.dumps(record))
-    other = opened(made_up_content(), "other.html")
+    other = opened(simulated_content(), "other.html")
     assert state(other.page)[0] == ""
     with other.page.expect_file_chooser() as chooser:
         other.page.get_by_role("button", name="Load review…").click()
@@ -496,7 +496,7 @@ def test_a_review_survives_saving_reloading_and_loading(opened, tmp_path):
 
 def test_a_review_loads_by_drag_and_drop_and_can_be_undone(opened, reviewed):
     record, after = reviewed
-    other = opened(made_up_content(), "other.html")
+    other = opened(simulated_content(), "other.html")
     before = state(other.page)
     drop(other.page, json.dumps(record))
     other.page.get_by_role("button", name="Undo").wait_for()
@@ -505,9 +505,9 @@ def test_a_review_loads_by_drag_and_drop_and_can_be_undone(opened, reviewed):
     assert state(other.page) == before
 
 
-def test_a_review_that_came_with_the_page_is_shown_and_kept_work_wins(opened, reviewed):
+def test_a_review_that_came_with_the_page_is_shown_and_stored_work_wins(opened, reviewed):
     record, expected = reviewed
-    given = opened(made_up_content(review=record), "given.html")
+    given = opened(simulated_content(review=record), "given.html")
     assert state(given.page) == expected
     decide(given.page, 5, "Accept")
     again = given.load()
@@ -518,13 +518,13 @@ def test_a_review_that_came_with_the_page_is_shown_and_kept_work_wins(opened, re
 
 def test_a_page_of_merged_phenotypes_keeps_the_decisions_it_does_not_show(opened, reviewed):
     record, _ = reviewed  # 4 is merged with 1, and 2 is rejected
-    content = made_up_content(review=record)
+    content = simulated_content(review=record)
     shown = [content["phenotypes"][number - 1] for number in (3, 1, 5)]
     shown[1] |= {"merged_from": [1, 4], "status": "accepted"}
     content["overview"]["map"] = content["overview"]["map"][:3]
     page = opened(content | {"phenotypes": shown}, "merged.html").page
     assert numbers(page) == [1, 3, 5]
-    assert "Made of phenotypes 1, 4 of the model." in card(page, 1).locator(".note").inner_text()
+    assert "Merged from phenotypes 1, 4 of the model." in card(page, 1).locator(".note").inner_text()
     assert {**saved(page), "date": None} == {**record, "date": None}
     decide(page, 1, "Reject")
     decisions = Review.read(saved(page)).decisions
@@ -577,7 +577,7 @@ def broken_reviews(record):
 
 def test_what_is_no_review_of_this_model_is_refused_with_a_sentence(opened, reviewed):
     record, before = reviewed
-    page = opened(made_up_content(review=record)).page
+    page = opened(simulated_content(review=record)).page
     for fault, text in broken_reviews(record).items():
         page.evaluate("document.getElementById('message-close').click()")
         drop(page, text)
@@ -597,7 +597,7 @@ def test_saving_asks_for_the_reviewer(page):
 
 
 def test_leaving_with_unsaved_work_warns(opened):
-    made = opened(made_up_content())
+    made = opened(simulated_content())
     asked = []
 
     def leave(page):
@@ -614,15 +614,15 @@ def test_leaving_with_unsaved_work_warns(opened):
     leave(page)
     assert asked == ["beforeunload"]
     page = made.load()
-    assert "Not yet saved" in page.locator("#kept").inner_text()
+    assert "Not yet saved" in page.locator("#storage").inner_text()
     saved(page)
-    assert "Saved to a file" in page.locator("#kept").inner_text()
+    assert "Saved to a file" in page.locator("#storage").inner_text()
     leave(page)
     assert asked == ["beforeunload"]
 
 
 def test_a_browser_that_keeps_nothing_is_named(chromium, tmp_path):
-    (tmp_path / "report.html").write_text(render(made_up_content()), encoding="utf-8")
+    (tmp_path / "report.html").write_text(render(simulated_content()), encoding="utf-8")
     (tmp_path / "frame.html").write_text(
         '<iframe sandbox="allow-scripts" src="report.html" width=1200 height=800>'
     )
@@ -631,16 +631,16 @@ def test_a_browser_that_keeps_nothing_is_named(chromium, tmp_path):
     page.goto((tmp_path / "frame.html").as_uri())
     frame = page.frame_locator("iframe")
     frame.locator("body[data-ready]").wait_for()
-    assert "keeps no work" in frame.locator("#kept").inner_text()
+    assert "does not store your work" in frame.locator("#storage").inner_text()
     frame.locator("#phenotype-1 .decision.accepted").click()
     assert frame.locator("#phenotype-1").get_attribute("data-status") == "accepted"
     context.close()
 
 
 def test_damaged_work_in_the_browser_stops_nothing(opened):
-    made = opened(made_up_content())
+    made = opened(simulated_content())
     for text in ("{", '{"review": {"format": "phenotaste-review"}, "saved": true}', "null"):
-        made.page.evaluate("([key, text]) => localStorage.setItem(key, text)", [KEPT, text])
+        made.page.evaluate("([key, text]) => localStorage.setItem(key, text)", [STORAGE_KEY, text])
         page = made.load()
         assert "could not be read" in page.locator("#message").inner_text()
         decide(page, 1, "Accept")
@@ -648,7 +648,7 @@ def test_damaged_work_in_the_browser_stops_nothing(opened):
 
 
 def test_print_button_prints(opened):
-    page = opened(made_up_content()).page
+    page = opened(simulated_content()).page
     page.evaluate("() => { window.print = () => { document.body.dataset.printed = 'yes'; }; }")
     page.get_by_role("button", name="Print").click()
     assert page.locator("body").get_attribute("data-printed") == "yes"
@@ -664,7 +664,7 @@ def assert_nothing_ran(page):
 
 
 def test_hostile_names_from_the_data_are_text_everywhere(opened):
-    content = made_up_content(title=HOSTILE)
+    content = simulated_content(title=HOSTILE)
     for feature in [*content["features"]["temporal"], *content["features"]["static"]]:
         feature["name"] = HOSTILE + feature["name"]
     overview = content["overview"]
@@ -696,7 +696,7 @@ def test_hostile_names_from_the_data_are_text_everywhere(opened):
 def test_hostile_names_and_comments_stay_text_also_after_loading(opened):
     awkward = HOSTILE + "\u0000\u0007\u202e\ud800"
     long = "W" * 5000
-    page = opened(made_up_content()).page
+    page = opened(simulated_content()).page
     page.get_by_label("Reviewer").fill(HOSTILE)
     page.get_by_label("Name of phenotype 1").fill(HOSTILE)
     page.get_by_label("Name of phenotype 3").fill("W" * 300)
@@ -710,7 +710,7 @@ def test_hostile_names_and_comments_stay_text_also_after_loading(opened):
     record["decisions"][1]["comment"] = long
     record["decisions"][2]["name"] = "W" * 200
     Review.read(record)
-    other = opened(made_up_content(), "other.html").page
+    other = opened(simulated_content(), "other.html").page
     drop(other, json.dumps(record))
     other.get_by_role("button", name="Undo").wait_for()
     assert SEEN in other.locator("#message").inner_text()
@@ -750,12 +750,12 @@ def tab_to(page, selector, key="Tab", most=400):
 
 # The focus is seen as our outline, on the element or on what stands for it; on the map the circle itself is drawn bold.
 RING = """() => { const node = document.activeElement;
-  const seen = node.matches(".switch input") ? node.nextElementSibling : node.matches(".place") ? null : node;
+  const seen = node.matches(".switch input") ? node.nextElementSibling : node.matches(".map-point") ? null : node;
   return seen ? getComputedStyle(seen).outlineStyle : "solid"; }"""
 
 
 def test_a_review_can_be_made_with_the_keyboard_alone(opened):
-    page = opened(made_up_content()).page
+    page = opened(simulated_content()).page
     keys = page.keyboard
     keys.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the phenotypes"
@@ -822,12 +822,12 @@ def test_every_control_has_a_name(page):
 
 
 STICKING = """() => [...document.querySelectorAll("body *")]
-  .filter(node => node.checkVisibility() && !node.closest("svg, .unseen, .printed, .skip, .wide"))
+  .filter(node => node.checkVisibility() && !node.closest("svg, .visually-hidden, .printed, .skip, .wide"))
   .filter(node => node.getBoundingClientRect().right > innerWidth + 1).map(node => node.className)"""
 
 
 def test_nothing_sticks_out_at_any_width(opened):
-    page = opened(made_up_content()).page
+    page = opened(simulated_content()).page
     review_everything(page)
     slide(page, 60)
     page.get_by_label("Order by").select_option("own")
@@ -841,7 +841,7 @@ def test_nothing_sticks_out_at_any_width(opened):
 
 
 def test_paper_has_every_card_and_no_controls(opened):
-    page = opened(made_up_content()).page
+    page = opened(simulated_content()).page
     review_everything(page)
     page.get_by_label("Show", exact=True).select_option("rejected")
     page.emulate_media(media="print")
@@ -858,9 +858,9 @@ def test_paper_has_every_card_and_no_controls(opened):
 
 def test_reduced_motion_is_respected(opened):
     behaviour = "getComputedStyle(document.documentElement).scrollBehavior"
-    calm = opened(made_up_content(), reduced_motion="reduce").page
+    calm = opened(simulated_content(), reduced_motion="reduce").page
     assert calm.evaluate(behaviour) == "auto"
-    lively = opened(made_up_content(), "lively.html", reduced_motion="no-preference").page
+    lively = opened(simulated_content(), "lively.html", reduced_motion="no-preference").page
     assert lively.evaluate(behaviour) == "smooth"
 
 
@@ -877,7 +877,7 @@ MOVE = """async value => {
 
 
 def test_forty_phenotypes_of_a_thousand_features_stay_small_and_responsive(opened):
-    content = made_up_content(n_phenotypes=40, n_features=1000)
+    content = simulated_content(n_phenotypes=40, n_features=1000)
     assert len(render(content).encode()) < 5_000_000
     page = opened(content).page
     for number in (1, 20):

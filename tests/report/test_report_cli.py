@@ -201,7 +201,7 @@ def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):
         (["report", "other", "--review", "review.json", "--out", "x.html"], "is of another model"),
         (
             ["report", "model", "--review", "review.json", "--out", "review.json", "--overwrite"],
-            "is the review that is read here",
+            "is the review file to read",
         ),
         (["report", "model", "--selection", "model", "--out", "x.html"], "not the folder of a finished"),
         (["report", "model", "--selection", "selection", "--out", "x.html"], "chose another model"),

@@ -1,4 +1,4 @@
-"""`phenotaste demo`: a made-up heart-failure cohort from start to finish."""
+"""`phenotaste demo`: a simulated heart-failure cohort from start to finish."""
 
 import shlex
 import time
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from phenotaste.simulate import Truth
 
 RANK, STARTS = 5, 5
-# By its first line a folder is known for a demo's, whose files may be replaced.
-README = """Made by `phenotaste demo` from made-up patients.
+# The first line marks the folder of a demo, whose files may be replaced.
+README = """Written by `phenotaste demo` from simulated patients.
 
-report.html     the phenotypes found, to read, name and judge in a browser
-figures         the same as pictures
-tables          the same as tables
-cohort          the made-up patients; their true phenotypes are not in it
+report.html     the phenotypes found, to review in a browser
+figures         the same content as figures
+tables          the same content as tables
+cohort          the simulated patients, without their true phenotypes
 model           the fitted model
 scores.parquet  a row for each patient: scores, shares, intensities
 """
@@ -33,22 +33,20 @@ class Demo(NamedTuple):
     model: "TASTE"
     content: "Content"  # of the page
     summary: "FitSummary"
-    found: dict[str, float]  # how alike the planted and the found definitions are, from 0 to 1
+    similarity: dict[str, float]  # of the planted and the estimated definitions, from 0 to 1
     seconds: float
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path(
-        "phenotaste-demo"
-    ),
-    patients: Annotated[int, typer.Option(help="Number of made-up patients.")] = 3000,
+    out: Annotated[Path, typer.Option(help="Folder for all files of the demo.")] = Path("phenotaste-demo"),
+    patients: Annotated[int, typer.Option(help="Number of simulated patients.")] = 3000,
     seed: Seed = 0,
     json_: Json = False,
 ) -> None:
-    """Make up a heart-failure cohort and find its phenotypes.
+    """Simulate a heart-failure cohort and find its phenotypes.
 
-    The five phenotypes of the paper are planted in the cohort, so it can be told how well they were found. Writes
-    the cohort, the model, the scores, figures, tables and the page to read and review them on.
+    The five phenotypes of the paper are planted in the cohort, so that their recovery can be measured. Writes the
+    cohort, the model, the scores, figures, tables and the page for reviewing the phenotypes.
 
     Example:
 
@@ -62,24 +60,24 @@ def demo(
         print_demo(done, out)
         return
     print_json(
-        {name: str(path) for name, path in places(out).items()}
+        {name: str(path) for name, path in demo_paths(out).items()}
         | done.summary.as_dict()
-        | {"total_seconds": done.seconds, "similarity": done.found}
+        | {"total_seconds": done.seconds, "similarity": done.similarity}
         | {"definitions": done.model.phenotypes().to_dict("records")}
     )
 
 
 def check_demo_folder(out: Path) -> None:
-    """A new or empty folder, or one from an earlier demo: anything else is somebody's."""
+    """Refuse a folder that holds anything but an earlier demo."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: choose another --out.")
-    readme = places(out)["readme"]
-    ours = readme.is_file() and README.splitlines()[0] in readme.read_text(errors="replace")
-    if out.is_dir() and any(out.iterdir()) and not ours:
+    readme = demo_paths(out)["readme"]
+    is_demo = readme.is_file() and README.splitlines()[0] in readme.read_text(errors="replace")
+    if out.is_dir() and any(out.iterdir()) and not is_demo:
         raise InputError(f"{out} holds files that are not from an earlier demo: choose another --out.")
 
 
-def places(out: Path) -> dict[str, Path]:
+def demo_paths(out: Path) -> dict[str, Path]:
     names = {
         "report": "report.html",
         "figures": "figures",
@@ -98,32 +96,32 @@ def make_demo(out: Path, patients: int, seed: int) -> Demo:
     from phenotaste.cli.terminal import fit_progress
     from phenotaste.report.scores import write_scores
 
-    began = time.perf_counter()
-    at = places(out)
-    step(f"Making up {patients:,} patients")
+    start = time.perf_counter()
+    paths = demo_paths(out)
+    step(f"Simulating {patients:,} patients")
     cohort, truth = simulate.heart_failure(patients, random_state=seed)
     out.mkdir(parents=True, exist_ok=True)
-    at["readme"].write_text(README)
-    cohort.save(at["cohort"])
-    step(f"Looking for {RANK} phenotypes, {STARTS} times from different starts")
+    paths["readme"].write_text(README)
+    cohort.save(paths["cohort"])
+    step(f"Fitting {RANK} phenotypes from {STARTS} starts")
     model = TASTE(RANK, n_init=STARTS, random_state=seed)
-    fit_began = time.perf_counter()
+    fit_start = time.perf_counter()
     with fit_progress() as model.callback:
         model.fit(cohort)
-    summary = report.fit_summary(model, time.perf_counter() - fit_began)
-    model.save(at["model"])
+    summary = report.fit_summary(model, time.perf_counter() - fit_start)
+    model.save(paths["model"])
     step("Scoring the patients")
-    write_scores(model, cohort, at["scores"])
+    write_scores(model, cohort, paths["scores"])
     step("Drawing figures and writing the page")
     content = report.write(
         model,
-        at["report"],
+        paths["report"],
         cohort,
-        figures=at["figures"],
-        tables=at["tables"],
-        title="Heart failure, made up",
+        figures=paths["figures"],
+        tables=paths["tables"],
+        title="Simulated heart failure",
     )
-    return Demo(model, content, summary, similarity(model, truth), time.perf_counter() - began)
+    return Demo(model, content, summary, similarity(model, truth), time.perf_counter() - start)
 
 
 def step(text: str) -> None:
@@ -141,7 +139,7 @@ def similarity(model: "TASTE", truth: "Truth") -> dict[str, float]:
 
 
 def heading(phenotype: "Phenotype") -> str:
-    """A line above a phenotype's table: its number, and the patients it leads in where they may be known."""
+    """Return the heading of a phenotype: its number, and the patients it leads in if they may be shown."""
     leading = phenotype.leading
     if leading.patients is None or leading.share is None:
         return f"Phenotype {phenotype.number} · few patients"
@@ -151,23 +149,23 @@ def heading(phenotype: "Phenotype") -> str:
 def print_demo(done: Demo, out: Path) -> None:
     from phenotaste.cli.terminal import print_list, print_phenotypes
 
-    at = places(out)
-    print_phenotypes(done.model.phenotypes(), [heading(kind) for kind in done.content.phenotypes])
+    paths = demo_paths(out)
+    print_phenotypes(done.model.phenotypes(), [heading(phenotype) for phenotype in done.content.phenotypes])
     print_list("The fit", done.summary.lines())
     print_list(
-        "Planted and found, alike from 0 to 1 (mean cosine, matched one to one)",
-        [(f"{kind.capitalize()} features", f"{value:.3f}") for kind, value in done.found.items()],
+        "Recovery of the planted phenotypes (mean cosine, matched one to one)",
+        [(f"{kind.capitalize()} features", f"{value:.3f}") for kind, value in done.similarity.items()],
     )
     print_list(
-        f"Made in {done.seconds:.0f} s",
-        [(name.capitalize(), str(path)) for name, path in at.items()],
+        f"Finished in {done.seconds:.0f} s",
+        [(name.capitalize(), str(path)) for name, path in paths.items()],
         wrap=False,
     )
-    quoted = {name: shlex.quote(str(path)) for name, path in at.items()}
+    quoted = {name: shlex.quote(str(path)) for name, path in paths.items()}
     print_list(
-        "What to try next",
+        "Next steps",
         [
-            ("Look", f"open {at['report']} in a browser, name the phenotypes, save review.json"),
+            ("Review", f"open {paths['report']} in a browser, name the phenotypes, save review.json"),
             ("Refit", f"phenotaste fit {quoted['cohort']} --rank 4 --n-init 5 --out {quoted['model']}-4"),
             ("Score", f"phenotaste score {quoted['model']} {quoted['cohort']} --out scores.parquet"),
             ("With names", "the same, with --review review.json"),

@@ -1,4 +1,4 @@
-"""`phenotaste report`: the page on which a clinician reads, names and judges the phenotypes of a model."""
+"""`phenotaste report`: write the page on which a clinician reviews the phenotypes of a model."""
 
 import os
 from pathlib import Path
@@ -46,8 +46,8 @@ def report(
         bool,
         typer.Option(
             "--trusted",
-            help="SHOW SMALL COUNTS TOO: numbers of fewer than 11 patients. Such a page must not leave those who "
-            "may see patients' data.",
+            help="SHOW SMALL COUNTS TOO: numbers of fewer than 11 patients. Only those who may see patient data "
+            "may receive such a page.",
         ),
     ] = False,
     overwrite: Annotated[
@@ -56,11 +56,11 @@ def report(
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """Write the page on which phenotypes are read, named and judged.
+    """Write the page on which clinicians review phenotypes.
 
-    One HTML file that opens in any browser, without a network. Its button saves review.json; with --review the
-    names, merges and rejections in it are carried into the page, the figures and the tables. Nothing shown stands
-    for fewer than 11 patients unless --trusted is given.
+    The page is a single HTML file that opens in any browser, without a network. Its button saves review.json; with
+    --review the names, merges and rejections in that file are applied to the page, the figures and the tables. Nothing
+    shown is about fewer than 11 patients unless --trusted is given.
 
     Example:
 
@@ -79,7 +79,7 @@ def report(
     check_outputs(out, figures, tables, inputs, review, overwrite)
     if trusted:
         typer.echo(
-            "Note: --trusted shows numbers of fewer than 11 patients: keep these files where the data is.",
+            "Note: --trusted shows numbers of fewer than 11 patients: protect these files like the data.",
             err=True,
         )
     fitted = load_model(model)
@@ -109,31 +109,31 @@ def check_outputs(
     review: Path | None,
     overwrite: bool,
 ) -> None:
-    """Refuse before the work what would be refused after it."""
+    """Refuse invalid outputs before any work is done."""
     from phenotaste.report.files import check_file, check_folder
 
     page = check_file(out, inputs)
     folders = [check_folder(folder, inputs) for folder in (figures, tables) if folder is not None]
     if review is not None and review.resolve() == page:
-        raise InputError(f"{out} is the review that is read here: choose another --out.")
-    there = [out] if page.exists() else []
-    there += [folder for folder in folders if folder.is_dir() and any(os.scandir(folder))]
-    if there and not overwrite:
+        raise InputError(f"{out} is the review file to read: choose another --out.")
+    existing = [out] if page.exists() else []
+    existing += [folder for folder in folders if folder.is_dir() and any(os.scandir(folder))]
+    if existing and not overwrite:
         raise InputError(
-            f"{there[0]} exists already: choose another place, or add --overwrite to replace it."
+            f"{existing[0]} exists already: choose another path, or add --overwrite to replace it."
         )
 
 
-def print_report(content: "Content", places: dict[str, Path | None], json_: bool) -> None:
+def print_report(content: "Content", paths: dict[str, Path | None], json_: bool) -> None:
     from phenotaste.cli.terminal import print_json, print_list
 
-    files = {name: str(path) for name, path in places.items() if path is not None}
-    names = [kind.name or f"Phenotype {kind.number}" for kind in content.phenotypes]
+    files = {name: str(path) for name, path in paths.items() if path is not None}
+    names = [phenotype.name or f"Phenotype {phenotype.number}" for phenotype in content.phenotypes]
     if json_:
         record: dict[str, Any] = {**files, "phenotypes": names, "fingerprint": content.fingerprint}
         print_json({**record, "hidden": len(content.audit), "trusted": content.trusted})
         return
-    hidden = f"{len(content.audit):,} (numbers of too few patients; the page lists what)"
+    hidden = f"{len(content.audit):,} (numbers of too few patients; the page lists them)"
     print_list(
         "Report written",
         [

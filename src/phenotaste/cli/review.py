@@ -1,4 +1,4 @@
-"""`phenotaste review`: what reviewers made of a model's phenotypes."""
+"""`phenotaste review`: compare reviews of the phenotypes of a model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 review = typer.Typer(
     name="review",
-    help="Reviews that report pages saved.",
-    epilog="Each has its own --help.",
+    help="Work with review files saved by report pages.",
+    epilog="Each command has its own --help.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -22,7 +22,7 @@ review = typer.Typer(
 
 @review.callback()
 def every_review() -> None:
-    """Reviews that report pages saved."""
+    """Work with review files saved by report pages."""
 
 
 @review.command()
@@ -32,26 +32,26 @@ def compare(
     ],
     json_: Json = False,
 ) -> None:
-    """Put reviews of one model side by side: in which phenotypes reviewers agree.
+    """Compare reviews of one model: on which phenotypes reviewers agree.
 
-    They agree where they give the same verdict and merge the same phenotypes. Cohen's kappa says how far that is beyond
-    chance; of more than two reviews it is the mean over all pairs.
+    They agree on a phenotype if they give it the same verdict and merge it with the same others. Cohen's kappa corrects
+    for agreement by chance; of more than two reviews it is the mean over all pairs.
 
     Example:
 
         phenotaste review compare anna.json ben.json
     """
     from phenotaste.cli.terminal import print_json
-    from phenotaste.review import compare as put_side_by_side
+    from phenotaste.review import compare as compare_reviews
 
-    found = put_side_by_side(reviews)
+    comparison = compare_reviews(reviews)
     if json_:
-        print_json(found.as_dict())
+        print_json(comparison.as_dict())
     else:
-        print_comparison(found)
+        print_comparison(comparison)
 
 
-def print_comparison(found: "Comparison") -> None:
+def print_comparison(comparison: "Comparison") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -60,30 +60,31 @@ def print_comparison(found: "Comparison") -> None:
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column(Text("Phenotype"), justify="right")
-    for reviewer in found.reviewers:
+    for reviewer in comparison.reviewers:
         table.add_column(Text(reviewer), overflow="fold")
     table.add_column(Text("Agree"))
-    for row in found.table.to_dict("records"):
-        said = [verdict(row, i + 1) for i in range(len(found.reviewers))]
-        cells = [str(row["phenotype"]), *said, "yes" if row["agree"] else "no"]
+    for row in comparison.table.to_dict("records"):
+        verdicts = [verdict(row, i + 1) for i in range(len(comparison.reviewers))]
+        cells = [str(row["phenotype"]), *verdicts, "yes" if row["agree"] else "no"]
         table.add_row(*(Text(cell) for cell in cells))
     screen = console()
     screen.print()
     screen.print(table)
-    kappa = (
-        "not defined: one verdict was given to everything" if found.kappa is None else f"{found.kappa:.2f}"
-    )
+    kappa = "undefined: all verdicts are the same" if comparison.kappa is None else f"{comparison.kappa:.2f}"
     print_list(
-        "Together",
+        "Agreement of the reviews",
         [
-            ("Agreement", f"{found.agreed} of {found.phenotypes} phenotypes ({found.agreement:.0%})"),
+            (
+                "Same verdict",
+                f"{comparison.agreed} of {comparison.phenotypes} phenotypes ({comparison.agreement:.0%})",
+            ),
             ("Kappa", kappa),
         ],
     )
 
 
 def verdict(row: dict[Any, Any], reviewer: int) -> str:
-    """What one reviewer said about one phenotype, in a line."""
+    """Return the verdict of one reviewer on one phenotype, as a line."""
     others = row[f"merged_with_{reviewer}"]
     status = f"merged with {others}" if others else str(row[f"status_{reviewer}"])
     return " · ".join(part for part in (status, str(row[f"name_{reviewer}"])) if part)

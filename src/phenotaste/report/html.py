@@ -18,7 +18,7 @@ SCRIPTS = (
     "bars.js",
     "charts.js",
     "review.js",
-    "reading.js",
+    "review_file.js",
     "evidence.js",
     "card.js",
     "overview.js",

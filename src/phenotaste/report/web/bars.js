@@ -1,20 +1,20 @@
-// Weighted bars of one group of features: the heavy ones first, the rest on demand, matches of a search always.
+// Bars of the weights of one group of features: large ones first, others on demand, matches of a search always.
 
-const MOST = 12; // bars before "show more"
+const MAX_BARS = 12; // before "show more"
 const STEP = 25;
 
 const view = { lambda: 1, search: [] };
 
-function heavyCount(rows) {
-  return rows.filter((row) => row.weight >= HEAVY).length;
+function countLarge(rows) {
+  return rows.filter((row) => row.weight >= MIN_WEIGHT).length;
 }
 
 function matches(name) {
-  const low = name.toLowerCase();
-  return view.search.length > 0 && view.search.every((word) => low.includes(word));
+  const lower = name.toLowerCase();
+  return view.search.length > 0 && view.search.every((word) => lower.includes(word));
 }
 
-// `first` bars are open from the start. Rows are reused when the order changes: only their text and length change.
+// `first` bars are shown from the start. Elements are reused when the order changes.
 function barList(title, kind, rows, first) {
   const list = make("ul", { class: `bars ${kind}` });
   const more = make("button", {
@@ -48,15 +48,15 @@ function barList(title, kind, rows, first) {
         name: make("span", { class: "name" }),
         bar: make("i"),
         weight: make("span", { class: "weight" }),
-        times: make("span", { class: "times" }),
+        lift: make("span", { class: "lift" }),
       };
       parts.item = make(
         "li",
         {},
         parts.name,
-        make("span", { class: "rail", "aria-hidden": "true" }, parts.bar),
+        make("span", { class: "track", "aria-hidden": "true" }, parts.bar),
         parts.weight,
-        parts.times,
+        parts.lift,
       );
       pool[i] = parts;
     }
@@ -77,19 +77,19 @@ function barList(title, kind, rows, first) {
       parts.name.replaceChildren(...breakable(entry.name));
       parts.bar.style.width = `${(100 * entry.weight).toFixed(1)}%`;
       parts.weight.textContent = entry.weight.toFixed(2);
-      parts.times.textContent =
-        view.lambda < 1 ? `×${entry.times >= 10 ? Math.round(entry.times) : entry.times.toFixed(1)}` : "";
+      parts.lift.textContent =
+        view.lambda < 1 ? `×${entry.lift >= 10 ? Math.round(entry.lift) : entry.lift.toFixed(1)}` : "";
       parts.item.className = matches(entry.name) ? "match" : "";
       if (parts.item.parentNode !== list) list.append(parts.item);
     });
     for (let i = shown.length; i < pool.length; i++) pool[i].item.remove();
     const left = order.length - open;
     const next = left > STEP ? `${STEP} of ${integers.format(left)}` : String(left);
-    more.textContent = `Show ${next} ${open === 0 ? "lighter" : "more"}`;
+    more.textContent = `Show ${next} ${open === 0 ? "smaller" : "more"}`;
     more.hidden = left === 0;
     fewer.hidden = extra === 0;
     none.hidden = shown.length > 0;
-    none.textContent = `None weighs ${HEAVY} or more.`;
+    none.textContent = `No weight of ${MIN_WEIGHT} or more.`;
   }
 
   const element = make(
@@ -102,13 +102,13 @@ function barList(title, kind, rows, first) {
   return { element, paint };
 }
 
-// All bars of a phenotype: the groups of its temporal features, and its static ones.
+// All bars of a phenotype: groups of temporal features, then static features.
 function definition(phenotype) {
-  const temporal = entries(phenotype, "temporal");
-  const fixed = entries(phenotype, "static");
+  const temporal = featureRows(phenotype, "temporal");
+  const fixed = featureRows(phenotype, "static");
   const lists = { temporal: [], static: [] };
   const first = (rows, all) =>
-    Math.min(MOST, heavyCount(all) > 0 ? heavyCount(rows) : Math.min(5, rows.length));
+    Math.min(MAX_BARS, countLarge(all) > 0 ? countLarge(rows) : Math.min(5, rows.length));
   for (const [group, title] of GROUPS) {
     const rows = temporal.filter((entry) => entry.group === group);
     if (rows.length > 0) lists.temporal.push(barList(title, "temporal", rows, first(rows, temporal)));
@@ -124,11 +124,11 @@ function definition(phenotype) {
   const element = make(
     "div",
     { class: "definition" },
-    part("temporal", "In visits", "No code that may be shown."),
+    part("temporal", "In visits", "There is no code that may be shown."),
   );
   if (content.features.static.length > 0)
-    element.append(part("static", "About the patient", "No fact that may be shown."));
-  // Told card by card: a class on the whole page would lay all of it out again.
+    element.append(part("static", "About the patient", "There is no fact that may be shown."));
+  // A class on each card, because one on the page would lay out all of it again.
   const paint = () => {
     element.classList.toggle("distinctive", view.lambda < 1);
     all.forEach((list) => list.paint());

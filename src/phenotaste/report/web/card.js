@@ -1,9 +1,9 @@
-// One card a phenotype: what it is, who has it, and the reader's name, decision and comment.
+// One card per phenotype: its definition, its patients, and the reviewer's name, decision and comment.
 
 const cards = new Map(); // number → card
 
 function fact(label, text, share) {
-  const bar = make("span", { class: "rail", "aria-hidden": "true" }, make("i"));
+  const bar = make("span", { class: "track", "aria-hidden": "true" }, make("i"));
   bar.firstChild.style.width = `${100 * (share ?? 0)}%`;
   return make(
     "div",
@@ -18,7 +18,7 @@ function facts(phenotype) {
   const { patients, share } = phenotype.leading;
   const leading =
     patients === null && share === null
-      ? FEW
+      ? TOO_FEW
       : patients === null
         ? percent(share)
         : `${count(patients)}${share === null ? "" : ` (${percent(share)})`}`;
@@ -27,7 +27,7 @@ function facts(phenotype) {
     { class: "facts" },
     fact(
       "Present in",
-      phenotype.prevalence === null ? FEW : `${percent(phenotype.prevalence)} of patients`,
+      phenotype.prevalence === null ? TOO_FEW : `${percent(phenotype.prevalence)} of patients`,
       phenotype.prevalence,
     ),
     fact("Leads in", leading, share),
@@ -37,7 +37,7 @@ function facts(phenotype) {
 function arrow(path) {
   return draw(
     "svg",
-    { class: "sign", viewBox: "0 0 16 16", "aria-hidden": "true" },
+    { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" },
     draw("path", { d: path }),
   );
 }
@@ -47,10 +47,10 @@ class Card {
     this.phenotype = phenotype;
     this.number = phenotype.number;
     this.links = []; // to other phenotypes, whose names may change
-    this.trouble = null; // why the last press did nothing
+    this.error = null; // why the last decision was not possible
     this.bars = definition(phenotype);
     this.note = make("p", { class: "note", role: "status" });
-    this.mergedInto = make("p", { class: "printed" }); // on the screen the choice itself says it
+    this.mergeTarget = make("p", { class: "printed" }); // on screen the select element shows it
     this.element = make(
       "article",
       {
@@ -61,9 +61,9 @@ class Card {
       },
       this.makeHeader(),
       this.makeMerge(),
-      this.mergedInto,
+      this.mergeTarget,
       this.note,
-      PATIENTS_KNOWN ? facts(phenotype) : null,
+      HAS_PATIENTS ? facts(phenotype) : null,
       make("div", { class: "body" }, this.bars.element, evidence(phenotype)),
       furtherEvidence(phenotype, this.links),
       this.makeComment(),
@@ -75,11 +75,11 @@ class Card {
     this.heading = make("h3", { id: `title-${number}`, class: "printed" });
     this.name = make("input", {
       class: "title",
-      maxlength: LONGEST.name,
+      maxlength: MAX_LENGTH.name,
       placeholder: "Give this phenotype a name",
       "aria-label": `Name of phenotype ${number}`,
       autocomplete: "off",
-      input: () => change(number, { name: cut(oneLine(this.name.value), LONGEST.name) }),
+      input: () => change(number, { name: truncate(oneLine(this.name.value), MAX_LENGTH.name) }),
       change: () => (this.name.value = decision(number).name),
     });
     const shown = make("span", { class: "number", "aria-hidden": "true" }, String(number));
@@ -87,17 +87,17 @@ class Card {
   }
 
   makeButtons() {
-    const press = (status) => () => this.say(decide(this.number, status));
+    const onPress = (status) => () => this.showError(decide(this.number, status));
     const button = (status, text, act) =>
       make(
         "button",
-        { type: "button", class: `decision ${status}`, click: act, blur: () => this.say(null) },
-        sign(status),
+        { type: "button", class: `decision ${status}`, click: act, blur: () => this.showError(null) },
+        icon(status),
         make("span", {}, text),
       );
     this.buttons = {
-      accepted: button("accepted", "Accept", press("accepted")),
-      rejected: button("rejected", "Reject", press("rejected")),
+      accepted: button("accepted", "Accept", onPress("accepted")),
+      rejected: button("rejected", "Reject", onPress("rejected")),
       merged: button("merged", "Merge with…", () => this.pressMerge()),
     };
     const label = `Decision on phenotype ${this.number}`;
@@ -138,9 +138,9 @@ class Card {
     this.comment = make("textarea", {
       id,
       rows: 2,
-      maxlength: LONGEST.comment,
+      maxlength: MAX_LENGTH.comment,
       placeholder: "What makes you think so? What is missing?",
-      input: () => change(this.number, { comment: cut(plain(this.comment.value), LONGEST.comment) }),
+      input: () => change(this.number, { comment: truncate(sanitise(this.comment.value), MAX_LENGTH.comment) }),
     });
     this.commentPrinted = make("p", { class: "printed words" });
     return make(
@@ -152,13 +152,13 @@ class Card {
     );
   }
 
-  say(sentence) {
-    if (this.trouble === sentence) return;
-    this.trouble = sentence;
+  showError(message) {
+    if (this.error === message) return;
+    this.error = message;
     this.updateNote();
   }
 
-  // The choice opens; pressed again when merged, the merge is taken back.
+  // Opens the choice of a phenotype, or undoes a merge.
   pressMerge() {
     if (decision(this.number).status === "merged") {
       decide(this.number, "merged");
@@ -173,7 +173,7 @@ class Card {
     this.buttons.merged.setAttribute("aria-expanded", String(open));
     if (!open) return;
     const chosen = decision(this.number).merge_with;
-    const options = partners(this.number).map((candidate) => [candidate, titleOf(candidate)]);
+    const options = mergeCandidates(this.number).map((candidate) => [candidate, titleOf(candidate)]);
     this.other.replaceChildren(
       ...[["", "choose a phenotype"], ...options].map(([value, text]) =>
         make("option", { value, selected: value === chosen }, text),
@@ -184,7 +184,7 @@ class Card {
   update() {
     const { status, name, comment } = decision(this.number);
     if (oneLine(this.name.value) !== name) this.name.value = name;
-    if (plain(this.comment.value) !== comment) this.comment.value = comment;
+    if (sanitise(this.comment.value) !== comment) this.comment.value = comment;
     this.heading.textContent = titleOf(this.number) + (status === "open" ? "" : ` (${status})`);
     this.commentPrinted.textContent = comment;
     this.element.dataset.status = status;
@@ -198,15 +198,15 @@ class Card {
 
   updateNote() {
     const { status, merge_with: target } = decision(this.number);
-    const { merged_from: made } = this.phenotype;
-    const takes = merging(this.number).filter((other) => !made.includes(other));
-    this.mergedInto.textContent = status === "merged" ? `Merged with ${titleOf(target)}.` : "";
-    const said = [
-      made.length > 1 ? `Made of phenotypes ${made.join(", ")} of the model.` : null,
-      takes.length > 0 ? `Takes in ${takes.map(titleOf).join(", ")}.` : null,
-      this.trouble,
+    const { merged_from: members } = this.phenotype;
+    const merged = mergedInto(this.number).filter((other) => !members.includes(other));
+    this.mergeTarget.textContent = status === "merged" ? `Merged with ${titleOf(target)}.` : "";
+    const sentences = [
+      members.length > 1 ? `Merged from phenotypes ${members.join(", ")} of the model.` : null,
+      merged.length > 0 ? `Includes ${merged.map(titleOf).join(", ")}.` : null,
+      this.error,
     ];
-    const text = said.filter((part) => part !== null).join(" ");
+    const text = sentences.filter((part) => part !== null).join(" ");
     if (this.note.textContent !== text) this.note.textContent = text;
   }
 }

@@ -1,13 +1,13 @@
-// Drawings of a card: the course over time, typical courses, odds ratio and stability. Each says in words what it draws.
+// Charts of a card: course over time, typical courses, odds ratio and stability. Each has a text alternative.
 
 function ticks(low, high, about) {
   const rough = (high - low) / about || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough);
-  const found = [];
+  const values = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step)
-    found.push(Number(at.toPrecision(12)));
-  return found;
+    values.push(Number(at.toPrecision(12)));
+  return values;
 }
 
 const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
@@ -27,17 +27,17 @@ function axes(x, y, xTicks, yTicks, box, xLabel) {
   ];
 }
 
-// Median and middle half of the activity in the patients the phenotype leads in.
+// Median and quartiles of the activity in the patients the phenotype leads in.
 function courseChart(band, unit) {
   const box = { left: 40, right: 440, top: 8, bottom: 132 };
   const last = band.x.length - 1;
   const x = scale(band.x[0], band.x[last], box.left, box.right - 10);
-  const most = Math.max(...band.high, 1e-9);
-  const y = scale(0, most, box.bottom, box.top);
+  const top = Math.max(...band.high, 1e-9);
+  const y = scale(0, top, box.bottom, box.top);
   const upper = band.x.map((at, i) => [x(at), y(band.high[i])]);
   const lower = band.x.map((at, i) => [x(at), y(band.low[i])]).reverse();
   const middle = band.x.map((at, i) => [x(at), y(band.median[i])]);
-  const said = `Median activity goes from ${amount(band.median[0])} to ${amount(band.median[last])} over ${last + 1} points.`;
+  const description = `Median activity goes from ${amount(band.median[0])} to ${amount(band.median[last])} over ${last + 1} points.`;
   const drawn =
     band.x.length > 1
       ? [
@@ -55,18 +55,18 @@ function courseChart(band, unit) {
           draw("circle", { class: "dot", cx: x(band.x[0]), cy: y(band.median[0]), r: 4 }),
         ];
   const label = unit === "visits" ? "visit number" : "months since the first visit";
-  const whole = ticks(band.x[0], band.x[last], 6).filter((at) => Number.isInteger(at));
+  const integerTicks = ticks(band.x[0], band.x[last], 6).filter((at) => Number.isInteger(at));
   return draw(
     "svg",
-    { class: "chart", viewBox: "0 0 440 170", role: "img", "aria-label": said },
-    axes(x, y, whole, ticks(0, most, 3), box, label),
+    { class: "chart", viewBox: "0 0 440 170", role: "img", "aria-label": description },
+    axes(x, y, integerTicks, ticks(0, top, 3), box, label),
     drawn,
   );
 }
 
-function sparkline(curve, most) {
+function sparkline(curve, top) {
   const x = scale(0, curve.length - 1, 2, 118);
-  const y = scale(0, most, 38, 3);
+  const y = scale(0, top, 38, 3);
   const points = curve.map((value, i) => [x(i), y(value)]);
   return draw(
     "svg",
@@ -77,9 +77,9 @@ function sparkline(curve, most) {
   );
 }
 
-// Averages over groups of patients, from first to last visit; never one patient.
+// Means over groups of patients, from first to last visit; never a single patient.
 function typicalCourses(typical) {
-  const most = Math.max(...typical.flatMap((group) => group.curve), 1e-9);
+  const top = Math.max(...typical.flatMap((group) => group.curve), 1e-9);
   return make(
     "ul",
     { class: "typical" },
@@ -87,7 +87,7 @@ function typicalCourses(typical) {
       make(
         "li",
         {},
-        group.curve.length > 0 ? sparkline(group.curve, most) : null,
+        group.curve.length > 0 ? sparkline(group.curve, top) : null,
         make("b", {}, group.label),
         make("span", { class: "soft" }, count(group.patients)),
       ),
@@ -95,13 +95,13 @@ function typicalCourses(typical) {
   );
 }
 
-// An odds ratio with its interval on a logarithmic axis; no difference is the line at 1.
+// An odds ratio with its interval on a logarithmic axis; the line at 1 is no difference.
 function forest(link) {
-  const reach = Math.max(4, Math.min(32, Math.ceil(Math.max(link.high, 1 / Math.max(link.low, 1e-3)))));
-  const x = scale(-Math.log(reach), Math.log(reach), 12, 288);
+  const limit = Math.max(4, Math.min(32, Math.ceil(Math.max(link.high, 1 / Math.max(link.low, 1e-3)))));
+  const x = scale(-Math.log(limit), Math.log(limit), 12, 288);
   const at = (value) =>
-    x(Math.max(-Math.log(reach), Math.min(Math.log(reach), Math.log(Math.max(value, 1e-9)))));
-  const marks = reach > 8 ? [1 / 16, 1 / 4, 1, 4, 16] : [0.25, 0.5, 1, 2, 4];
+    x(Math.max(-Math.log(limit), Math.min(Math.log(limit), Math.log(Math.max(value, 1e-9)))));
+  const marks = limit > 8 ? [1 / 16, 1 / 4, 1, 4, 16] : [0.25, 0.5, 1, 2, 4];
   return draw(
     "svg",
     {
@@ -114,7 +114,7 @@ function forest(link) {
     draw("line", { class: "range", x1: at(link.low), x2: at(link.high), y1: 14, y2: 14 }),
     draw("rect", { class: "dot", x: at(link.odds_ratio) - 5, y: 9, width: 10, height: 10 }),
     marks
-      .filter((mark) => mark <= reach && mark >= 1 / reach)
+      .filter((mark) => mark <= limit && mark >= 1 / limit)
       .map((mark) =>
         draw(
           "text",
@@ -125,8 +125,8 @@ function forest(link) {
   );
 }
 
-// Similarity to the nearest phenotype of every other run, one tick each.
-function strip(found) {
+// Similarity to the counterpart in each other run.
+function strip(runs) {
   const x = scale(0, 1, 6, 294);
   const inside = (value) => x(Math.max(0, Math.min(1, value)));
   return draw(
@@ -135,13 +135,13 @@ function strip(found) {
       class: "strip",
       viewBox: "0 0 300 40",
       role: "img",
-      "aria-label": `Similarity between runs: median ${ratio(found.median)}, from ${ratio(found.low)} to ${ratio(found.high)}`,
+      "aria-label": `Similarity between runs: median ${ratio(runs.median)}, from ${ratio(runs.low)} to ${ratio(runs.high)}`,
     },
     draw("line", { class: "axis", x1: 6, x2: 294, y1: 14, y2: 14 }),
-    found.values.map((value) =>
-      draw("line", { class: "hair", x1: inside(value), x2: inside(value), y1: 7, y2: 21 }),
+    runs.values.map((value) =>
+      draw("line", { class: "run", x1: inside(value), x2: inside(value), y1: 7, y2: 21 }),
     ),
-    draw("path", { class: "dot", d: `M${inside(found.median).toFixed(1)} 5l5 9-5 9-5-9z` }),
+    draw("path", { class: "dot", d: `M${inside(runs.median).toFixed(1)} 5l5 9-5 9-5-9z` }),
     [0, 0.5, 1].map((mark) =>
       draw(
         "text",
@@ -157,7 +157,7 @@ function strip(found) {
   );
 }
 
-// How far a fact differs, as a dot on a line with "the same" in its middle.
+// The effect size as a dot on a line whose middle is no difference.
 function effectMark(effect) {
   const x = scale(-1.2, 1.2, 6, 94);
   const at = x(Math.max(-1.2, Math.min(1.2, effect)));

@@ -1,17 +1,17 @@
-// Making elements and wording numbers. Text is only ever set as text: names come from data, comments from files.
+// Elements and formatted numbers. Text is never parsed as HTML: names come from data, comments from files.
 
-// What cannot be seen, or turns the writing around, is shown as a replacement character.
-const UNSEEN =
+// Control characters and marks that change the direction of text are replaced.
+const CONTROL =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/gu;
-const LONE = /\p{Surrogate}/gu;
+const LONE_SURROGATE = /\p{Surrogate}/gu;
 
-function plain(text) {
-  return text.replace(/\r\n?/g, "\n").replace(UNSEEN, "\ufffd").replace(LONE, "\ufffd");
+function sanitise(text) {
+  return text.replace(/\r\n?/g, "\n").replace(CONTROL, "\ufffd").replace(LONE_SURROGATE, "\ufffd");
 }
 
 const byId = (id) => document.getElementById(id);
 const content = JSON.parse(byId("content").textContent, (_, value) =>
-  typeof value === "string" ? plain(value) : value,
+  typeof value === "string" ? sanitise(value) : value,
 );
 
 function make(tag, attributes = {}, ...children) {
@@ -32,36 +32,36 @@ function fill(element, attributes, children) {
   return element;
 }
 
-function cut(text, length) {
+function truncate(text, length) {
   return [...text].slice(0, length).join("");
 }
 
 function oneLine(text) {
-  return plain(text).replace(/[\n\t]+/g, " ");
+  return sanitise(text).replace(/[\n\t]+/g, " ");
 }
 
 const integers = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const digits = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 3 });
 
-const FEW = content.trusted ? "not known" : `fewer than ${content.fewest} patients`;
+const TOO_FEW = content.trusted ? "not known" : `fewer than ${content.fewest} patients`;
 
 function count(value, word = "patient") {
-  return value === null ? FEW : `${integers.format(value)} ${word}${value === 1 ? "" : "s"}`;
+  return value === null ? TOO_FEW : `${integers.format(value)} ${word}${value === 1 ? "" : "s"}`;
 }
 
 function percent(share) {
-  if (share === null) return FEW;
+  if (share === null) return TOO_FEW;
   const value = 100 * share;
   return `${value > 0 && value < 10 ? Number(value.toFixed(1)) : Math.round(value)}%`;
 }
 
 function amount(value) {
-  return value === null ? FEW : digits.format(value).replace("-", "−");
+  return value === null ? TOO_FEW : digits.format(value).replace("-", "−");
 }
 
-// Similarities and odds ratios: two decimals are what they are good for.
+// Similarities and odds ratios, to two decimals.
 function ratio(value) {
-  return value === null ? FEW : value >= 10 ? amount(value) : value.toFixed(2);
+  return value === null ? TOO_FEW : value >= 10 ? amount(value) : value.toFixed(2);
 }
 
 function lines(pairs, className = "lines") {
@@ -72,23 +72,23 @@ function lines(pairs, className = "lines") {
   );
 }
 
-// A name such as age_between_60_69 may break after its underscores.
+// Lets a name such as age_between_60_69 break after its underscores.
 function breakable(name) {
   return name.split("_").flatMap((part, i) => (i === 0 ? [part] : ["_", make("wbr"), part]));
 }
 
-// A sign for each status: shape and word tell them apart, not colour.
-const SIGNS = {
+// Icons differ in shape, not in colour.
+const ICONS = {
   accepted: "M3 8.5 6.5 12 13 4.5",
   rejected: "M4 4 12 12M12 4 4 12",
   merged: "M3 4 8 8.5 13 4M8 8.5V13",
   open: "M5 8H11",
 };
 
-function sign(status) {
+function icon(status) {
   return draw(
     "svg",
-    { class: "sign", viewBox: "0 0 16 16", "aria-hidden": "true" },
-    draw("path", { d: SIGNS[status] }),
+    { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" },
+    draw("path", { d: ICONS[status] }),
   );
 }

@@ -1,14 +1,14 @@
-// What is known about the patients of a phenotype: course, profile against the rest, outcome, stability, look-alikes.
+// Evidence on a phenotype: course, profile of its patients, outcome, stability, similar phenotypes.
 
-// Without a cohort the page tells definitions only.
-const PATIENTS_KNOWN =
+// Without a cohort the page shows definitions only.
+const HAS_PATIENTS =
   content.overview.cohort.length > 0 ||
   content.phenotypes.some(
     ({ prevalence, leading, course }) =>
       prevalence !== null || leading.patients !== null || course.visits !== null,
   );
 
-const charted = []; // the course of every card follows one switch
+const courseCharts = []; // functions that redraw them; one switch is for all cards
 let unit = content.phenotypes.some((phenotype) => phenotype.course.visits) ? "visits" : "months";
 
 function block(title, ...children) {
@@ -17,7 +17,7 @@ function block(title, ...children) {
 
 function setUnit(chosen) {
   unit = chosen;
-  charted.forEach((paint) => paint());
+  courseCharts.forEach((paint) => paint());
 }
 
 function courseBlock(phenotype) {
@@ -37,17 +37,17 @@ function courseBlock(phenotype) {
       choice.input.checked = choice.value === unit;
     });
     const empty = unit === "months" && content.phenotypes.every((other) => other.course.months === null);
-    const missing = empty ? "The months of the visits are not known." : FEW;
+    const missing = empty ? "The dates of the visits are not known." : TOO_FEW;
     figure.replaceChildren(
       band && band.x.length > 0 ? courseChart(band, unit) : make("p", { class: "missing" }, missing),
     );
   };
-  charted.push(paint);
+  courseCharts.push(paint);
   paint();
   const choice = make(
     "fieldset",
     { class: "switch" },
-    make("legend", { class: "unseen" }, "Course over visits or months, for every phenotype"),
+    make("legend", { class: "visually-hidden" }, "Course over visits or months, for every phenotype"),
     choices.map((option) => option.label),
   );
   const chart = make(
@@ -57,7 +57,7 @@ function courseBlock(phenotype) {
     make(
       "p",
       { class: "soft" },
-      "Activity in the patients it leads in: median, and the middle half as a band.",
+      "Activity in the patients it leads in: median, and quartiles as a band.",
     ),
   );
   const typical =
@@ -68,18 +68,18 @@ function courseBlock(phenotype) {
           {},
           make("h5", {}, "Typical courses"),
           typicalCourses(phenotype.typical),
-          make("p", { class: "soft" }, "Averages over groups of patients, from first to last visit."),
+          make("p", { class: "soft" }, "Means over groups of patients, from first to last visit."),
         );
-  const made = block("Course over time", choice, make("div", { class: "pair" }, chart, typical));
-  made.classList.add("course");
-  return made;
+  const section = block("Course over time", choice, make("div", { class: "pair" }, chart, typical));
+  section.classList.add("course");
+  return section;
 }
 
-// Cohen's words for a standardised difference.
-function inWords(contrast) {
+// Cohen's thresholds for a standardised difference.
+function describeEffect(contrast) {
   const size = Math.abs(contrast.effect);
   if (size < 0.2) return "about the same";
-  const way =
+  const direction =
     contrast.kind === "share"
       ? contrast.effect > 0
         ? "more often"
@@ -87,7 +87,7 @@ function inWords(contrast) {
       : contrast.effect > 0
         ? "higher"
         : "lower";
-  return `${size < 0.5 ? "slightly" : size < 0.8 ? "clearly" : "much"} ${way}`;
+  return `${size < 0.5 ? "slightly" : size < 0.8 ? "clearly" : "much"} ${direction}`;
 }
 
 function profileRow(contrast) {
@@ -95,7 +95,7 @@ function profileRow(contrast) {
   const known = contrast.effect !== null;
   const name = make("th", { scope: "row" }, breakable(contrast.feature));
   if (contrast.leading === null || contrast.rest === null)
-    return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, FEW));
+    return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, TOO_FEW));
   const figures = [contrast.leading, contrast.rest].map((number) =>
     make("td", { class: "figure" }, value(number)),
   );
@@ -105,7 +105,7 @@ function profileRow(contrast) {
     name,
     figures,
     make("td", { class: "mark" }, known ? effectMark(contrast.effect) : null),
-    make("td", { class: "words" }, known ? inWords(contrast) : ""),
+    make("td", { class: "words" }, known ? describeEffect(contrast) : ""),
   );
 }
 
@@ -141,7 +141,7 @@ function profileBlock(phenotype) {
     make("td", {}),
   );
   return block(
-    "Its patients beside the rest",
+    "Its patients compared with the rest",
     make("table", { class: "profile" }, make("thead", {}, head), make("tbody", {}, rows)),
     rows.length > 6 ? make("p", { class: "mores" }, more) : null,
   );
@@ -149,8 +149,8 @@ function profileBlock(phenotype) {
 
 function outcomeBlock(link) {
   const known = link.odds_ratio !== null && link.low !== null && link.high !== null;
-  const said = !known
-    ? FEW
+  const finding = !known
+    ? TOO_FEW
     : link.low > 1
       ? "more frequent with this phenotype"
       : link.high < 1
@@ -168,29 +168,29 @@ function outcomeBlock(link) {
       {},
       known ? make("b", {}, `Odds ratio ${ratio(link.odds_ratio)}`) : null,
       known ? ` (${ratio(link.low)} to ${ratio(link.high)}): ` : "",
-      make("span", { class: known ? "" : "missing" }, said),
+      make("span", { class: known ? "" : "missing" }, finding),
     ),
     shares,
   );
 }
 
 function stabilityBlock(stability) {
-  const one = (found, what) =>
+  const describe = (runs, what) =>
     make(
       "div",
-      { class: "found" },
-      strip(found),
+      { class: "runs" },
+      strip(runs),
       make(
         "p",
         {},
-        make("b", {}, `Came back in ${percent(found.share)}`),
-        ` of ${what}; similarity ${ratio(found.median)} (${ratio(found.low)} to ${ratio(found.high)})`,
+        make("b", {}, `Found again in ${percent(runs.share)}`),
+        ` of ${what}; similarity ${ratio(runs.median)} (${ratio(runs.low)} to ${ratio(runs.high)})`,
       ),
     );
   return block(
     "Stability",
-    stability.starts ? one(stability.starts, "other starts") : null,
-    stability.bootstrap ? one(stability.bootstrap, "resampled cohorts") : null,
+    stability.starts ? describe(stability.starts, "other starts") : null,
+    stability.bootstrap ? describe(stability.bootstrap, "resampled cohorts") : null,
   );
 }
 
@@ -203,9 +203,9 @@ function similarBlock(phenotype, links) {
   return block("Most easily confused with", make("ul", { class: "similar" }, items));
 }
 
-// Beside the bars: the course and the profile. Below, in a row: the rest.
+// The course and the profile are next to the bars, the other blocks in a row below.
 function evidence(phenotype) {
-  const blocks = PATIENTS_KNOWN ? [courseBlock(phenotype)] : [];
+  const blocks = HAS_PATIENTS ? [courseBlock(phenotype)] : [];
   if (phenotype.profile.length > 0) blocks.push(profileBlock(phenotype));
   return make("div", { class: "evidence" }, blocks);
 }

@@ -1,4 +1,4 @@
-// Putting the page together, and listening.
+// Builds the page and registers its event handlers.
 
 function onChange(number) {
   if (document.activeElement !== byId("reviewer") || number === null)
@@ -6,11 +6,11 @@ function onChange(number) {
   cards.forEach((card) => card.update());
   fillFilter();
   fillList();
-  sayShown();
+  showCount();
   showProgress();
 }
 
-async function take(file) {
+async function openReview(file) {
   const before = review;
   const savedBefore = savedAs;
   try {
@@ -20,7 +20,7 @@ async function take(file) {
     const undo = () => {
       review = before;
       savedAs = savedBefore;
-      told(null);
+      notifyChange(null);
       arrange();
     };
     notice({
@@ -29,14 +29,14 @@ async function take(file) {
       run: undo,
     });
   } catch (error) {
-    if (!(error instanceof Refused)) throw error;
+    if (!(error instanceof InvalidReview)) throw error;
     notice({ text: `${error.message} Nothing was changed.`, loud: true });
   }
 }
 
 function save() {
   if (!review.reviewer.trim()) {
-    notice({ text: "Please write your name first: a review says who made it.", loud: true });
+    notice({ text: "Please enter your name first: a review names its reviewer.", loud: true });
     byId("reviewer").focus();
     return;
   }
@@ -47,14 +47,14 @@ function save() {
 function listen() {
   byId("reviewer").addEventListener("input", (event) => {
     review.reviewer = oneLine(event.target.value);
-    told(undefined);
+    notifyChange(undefined);
   });
   byId("save").addEventListener("click", save);
   byId("print").addEventListener("click", () => window.print());
   byId("load").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", (event) => {
     const [file] = event.target.files;
-    if (file) take(file);
+    if (file) openReview(file);
     event.target.value = "";
   });
   byId("message-close").addEventListener("click", () => {
@@ -72,7 +72,7 @@ function listen() {
     byId("phenotypes").focus({ preventScroll: true });
   });
   byId("relevance").addEventListener("input", (event) => {
-    slide(Number(event.target.value));
+    setRelevance(Number(event.target.value));
   });
   document.addEventListener("keydown", onKey);
   window.addEventListener("beforeprint", () => cards.forEach(paintCard));
@@ -85,15 +85,15 @@ function listen() {
   listenForDrops();
 }
 
-function slide(value) {
+function setRelevance(value) {
   view.lambda = 1 - value / 100;
-  const word =
+  const text =
     value === 0 ? "most weighted" : value === 100 ? "most distinctive" : `${value}% towards most distinctive`;
-  byId("relevance").setAttribute("aria-valuetext", word);
+  byId("relevance").setAttribute("aria-valuetext", text);
   paintCards();
 }
 
-// The bar can wrap or show a message: what sticks below it must know how high it is.
+// The toolbar can wrap or show a message, and sticky elements below it need its height.
 function measureBar() {
   const bar = document.querySelector(".bar");
   const measure = () => document.documentElement.style.setProperty("--bar-height", `${bar.offsetHeight}px`);
@@ -102,12 +102,12 @@ function measureBar() {
 }
 
 function listenForDrops() {
-  const holdsFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
-  const show = (yes) => {
-    byId("drop").hidden = !yes;
+  const hasFile = (event) => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
+  const show = (visible) => {
+    byId("drop").hidden = !visible;
   };
   window.addEventListener("dragover", (event) => {
-    if (holdsFile(event)) {
+    if (hasFile(event)) {
       event.preventDefault();
       show(true);
     }
@@ -117,15 +117,15 @@ function listenForDrops() {
   });
   window.addEventListener("drop", (event) => {
     show(false);
-    if (!holdsFile(event)) return;
+    if (!hasFile(event)) return;
     event.preventDefault();
-    if (event.dataTransfer.files.length === 1) take(event.dataTransfer.files[0]);
+    if (event.dataTransfer.files.length === 1) openReview(event.dataTransfer.files[0]);
     else notice({ text: "Please drop one review file at a time.", loud: true });
   });
 }
 
-function begin() {
-  const remark = startReview();
+function start() {
+  const message = startReview();
   if (ORDERS.own().join() !== ORDERS.number().join()) byId("order").value = "own";
   content.phenotypes.forEach((phenotype) => cards.set(phenotype.number, new Card(phenotype)));
   byId("cards").append(...[...cards.values()].map((card) => card.element));
@@ -133,29 +133,29 @@ function begin() {
   fillHow();
   fillModelCard();
   fillAudit();
-  watchers.push(onChange);
-  watchers.forEach((watch) => watch(null));
-  slide(0);
+  listeners.push(onChange);
+  listeners.forEach((listener) => listener(null));
+  setRelevance(0);
   arrange();
-  const watching = new IntersectionObserver(
-    (seen) =>
-      seen.forEach(({ target, isIntersecting }) => {
+  const observer = new IntersectionObserver(
+    (entries) =>
+      entries.forEach(({ target, isIntersecting }) => {
         const card = cards.get(Number(target.id.replace("phenotype-", "")));
         if (isIntersecting) {
-          visible.add(card);
+          onScreen.add(card);
           paintCard(card);
-        } else visible.delete(card);
+        } else onScreen.delete(card);
       }),
     { rootMargin: "300px" },
   );
   cards.forEach((card) => {
     paintCard(card);
-    watching.observe(card.element);
+    observer.observe(card.element);
   });
   measureBar();
   listen();
-  if (remark) notice(remark);
+  if (message) notice(message);
   document.body.dataset.ready = "yes";
 }
 
-begin();
+start();

@@ -4,27 +4,27 @@ function panel(title, ...children) {
   return make("section", { class: "panel" }, make("h3", {}, title), children);
 }
 
-// A place on the map: a link with its circle, and its number and name, which lie above all circles.
+// A point of the map: a link with its circle, and its number and name, which are drawn above all circles.
 function mapMark(point, number, x, y, radius) {
   const name = draw("text", { class: "under", x, y: y + radius + 14, "text-anchor": "middle" });
   const title = draw("title");
   const link = draw(
     "a",
-    { href: `#phenotype-${number}`, class: point.size === null ? "place few" : "place", click: jump },
+    { href: `#phenotype-${number}`, class: point.size === null ? "map-point few" : "map-point", click: jump },
     title,
     draw("circle", { cx: x, cy: y, r: radius }),
   );
   const figure = draw("text", { class: "figure", x, y: y + 5, "text-anchor": "middle" }, String(number));
   const update = () => {
     const given = decision(number).name;
-    name.textContent = lengthOf(given) > 22 ? `${cut(given, 21)}…` : given;
-    const patients = point.size === null ? FEW : `in ${percent(point.size)} of patients`;
+    name.textContent = characterCount(given) > 22 ? `${truncate(given, 21)}…` : given;
+    const patients = point.size === null ? TOO_FEW : `in ${percent(point.size)} of patients`;
     title.textContent = `${titleOf(number)}: ${patients}`;
   };
   return { number, radius, link, texts: [figure, name], update };
 }
 
-// Near phenotypes have much in common; the larger the circle, the more patients have it.
+// Distance shows similarity, and area shows prevalence.
 function mapPanel(points) {
   const x = scale(0, 1, 62, 298);
   const y = scale(0, 1, 228, 32);
@@ -33,7 +33,7 @@ function mapPanel(points) {
     const radius = point.size === null ? 10 : 9 + 17 * Math.sqrt(point.size / largest);
     return mapMark(point, NUMBERS[i], x(point.x), y(point.y), radius);
   });
-  watchers.push((number) =>
+  listeners.push((number) =>
     marks.forEach((mark) => (number ?? mark.number) === mark.number && mark.update()),
   );
   const links = marks
@@ -53,22 +53,22 @@ function mapPanel(points) {
     make(
       "p",
       { class: "soft" },
-      "Near ones share codes. The larger the circle, the more patients have it. Choose one to go to its card.",
+      "Phenotypes near each other share codes. The larger the circle, the more patients have it. Choose one to go to its card.",
     ),
   );
 }
 
-// How the objective went down.
+// The objective over iterations.
 function fitPanel(loss, outcome) {
   const box = { left: 62, right: 440, top: 8, bottom: 82 };
   const x = scale(1, loss.length, box.left, box.right - 10);
   const low = Math.min(...loss);
   const high = Math.max(...loss);
   const y = scale(low, high, box.bottom, box.top);
-  const said = `From ${amount(high)} to ${amount(low)} in ${count(loss.length, "iteration")}.`;
+  const description = `From ${amount(high)} to ${amount(low)} in ${count(loss.length, "iteration")}.`;
   const drawn = draw(
     "svg",
-    { class: "chart", viewBox: "0 0 440 108", role: "img", "aria-label": said },
+    { class: "chart", viewBox: "0 0 440 108", role: "img", "aria-label": description },
     axes(x, y, ticks(1, loss.length, 5).filter(Number.isInteger), [low, high], box, null),
     draw("path", { class: "curve", d: path(loss.map((value, i) => [x(i + 1), y(value)])) }),
   );
@@ -83,11 +83,11 @@ function fitPanel(loss, outcome) {
   );
 }
 
-function attritionRow(step, isFirst, most) {
-  const left = step.patients === null ? FEW : integers.format(step.patients);
-  const removed = step.removed === null ? FEW : step.removed === 0 ? "none" : integers.format(step.removed);
-  const bar = make("span", { class: "rail", "aria-hidden": "true" }, make("i"));
-  bar.firstChild.style.width = `${(100 * (step.patients ?? 0)) / most}%`;
+function attritionRow(step, isFirst, largest) {
+  const left = step.patients === null ? TOO_FEW : integers.format(step.patients);
+  const removed = step.removed === null ? TOO_FEW : step.removed === 0 ? "none" : integers.format(step.removed);
+  const bar = make("span", { class: "track", "aria-hidden": "true" }, make("i"));
+  bar.firstChild.style.width = `${(100 * (step.patients ?? 0)) / largest}%`;
   return make(
     "li",
     {},
@@ -99,8 +99,8 @@ function attritionRow(step, isFirst, most) {
 }
 
 function attritionPanel(steps) {
-  const most = Math.max(...steps.map((step) => step.patients ?? 0), 1);
-  const rows = steps.map((step, i) => attritionRow(step, i === 0, most));
+  const largest = Math.max(...steps.map((step) => step.patients ?? 0), 1);
+  const rows = steps.map((step, i) => attritionRow(step, i === 0, largest));
   return panel("How the patients were chosen", make("ol", { class: "attrition" }, rows));
 }
 
@@ -133,21 +133,21 @@ function fillHow() {
   const few = content.trusted
     ? []
     : [
-        `“${FEW[0].toUpperCase()}${FEW.slice(1)}” stands where a figure would rest on so few, ` +
-          "or would give such a figure away by subtraction.",
+        `“${TOO_FEW[0].toUpperCase()}${TOO_FEW.slice(1)}” replaces a figure that is about so few patients, ` +
+          "or that would reveal such a figure by subtraction.",
       ];
-  const said = [
-    "A weight is a share of the heaviest code of all phenotypes, and for facts about the patient of the heaviest " +
-      "fact. Bars from 0.1 up come first; “show more” opens the lighter ones.",
-    "The slider brings up what is distinctive: codes that weigh more here than in the other phenotypes (×2.0: " +
-      "twice as much as on average), even if they are not the heaviest.",
-    "A phenotype is present in a patient when it makes up at least a tenth of what the model explains there, and " +
-      "leads where it makes up more than any other.",
-    "An effect is a standardised difference: below 0.2 about the same, to 0.5 slightly, to 0.8 clearly, above that much.",
+  const paragraphs = [
+    "A weight is relative to the largest weight of any code in any phenotype, or, for facts about the patient, of any " +
+      "fact. Weights of 0.1 and more are shown first; “show more” opens the smaller ones.",
+    "The slider brings up what is distinctive: codes that have more weight here than in the other phenotypes (×2.0: " +
+      "twice as much as on average), even if their weight is not large.",
+    "A phenotype is present in a patient if it makes up at least a tenth of what the model explains of the record, " +
+      "and it leads if it makes up more than any other.",
+    "An effect is a standardised difference: below 0.2 about the same, up to 0.5 slightly, up to 0.8 clearly, above that much.",
     ...few,
-    "The definitions describe the records they were found in. They are not diagnoses, and no basis for treating anybody.",
+    "The definitions describe the records they were found in. They are not diagnoses, and not a basis for treating a patient.",
   ];
-  byId("how-text").append(...said.map((text) => make("p", {}, text)));
+  byId("how-text").append(...paragraphs.map((text) => make("p", {}, text)));
 }
 
 function fillModelCard() {

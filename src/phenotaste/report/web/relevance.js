@@ -1,7 +1,7 @@
-// Which features tell a phenotype: λ·log p(f|r) + (1−λ)·log(p(f|r)/p(f)), from most weighted (λ = 1) to most distinctive.
+// Relevance of features: λ·log p(f|r) + (1−λ)·log lift, lift = p(f|r)/p(f), from most weighted (λ = 1) to most distinctive.
 
-const HEAVY = 0.1; // shown first, as in the paper's tables
-const FAINT = 0.02; // lighter ones never overtake: next to nothing is easily distinctive
+const MIN_WEIGHT = 0.1; // of the bars shown first, as in the paper's tables
+const MIN_RANKED_WEIGHT = 0.02; // smaller weights always come last: their lift means little
 
 const GROUPS = [
   ["diagnosis", "Diagnoses"],
@@ -10,8 +10,8 @@ const GROUPS = [
   ["other", "Other codes"],
 ];
 
-// Phenotypes weigh by prevalence, or alike where one of them is hidden.
-function shares() {
+// The weight of each phenotype in p(f): its prevalence, or the same for all if one of them is hidden.
+function phenotypeWeights() {
   const known = content.phenotypes.map((phenotype) => phenotype.prevalence);
   const total = known.reduce((sum, share) => sum + (share ?? 0), 0);
   return known.includes(null) || total === 0
@@ -19,9 +19,9 @@ function shares() {
     : known.map((share) => share / total);
 }
 
-function overall(kind) {
+function expectedShares(kind) {
   const expected = new Float64Array(content.features[kind].length);
-  const weights = shares();
+  const weights = phenotypeWeights();
   content.phenotypes.forEach((phenotype, r) => {
     const mass = phenotype.mass[kind];
     for (const [feature, weight] of phenotype[kind])
@@ -30,20 +30,20 @@ function overall(kind) {
   return expected;
 }
 
-const expected = { temporal: overall("temporal"), static: overall("static") };
+const expected = { temporal: expectedShares("temporal"), static: expectedShares("static") };
 
-// The features of one phenotype with what ranking needs.
-function entries(phenotype, kind) {
+// The features of one phenotype, with their lift.
+function featureRows(phenotype, kind) {
   const mass = phenotype.mass[kind];
   return phenotype[kind].map(([feature, weight]) => {
     const p = mass > 0 ? weight / mass : 0;
-    const times = expected[kind][feature] > 0 ? p / expected[kind][feature] : 1;
+    const lift = expected[kind][feature] > 0 ? p / expected[kind][feature] : 1;
     return {
       ...content.features[kind][feature],
       weight,
-      times,
+      lift,
       logP: Math.log(p),
-      logTimes: Math.log(times),
+      logLift: Math.log(lift),
     };
   });
 }
@@ -51,7 +51,7 @@ function entries(phenotype, kind) {
 function ranked(rows, lambda) {
   const scores = new Map();
   for (const row of rows) {
-    scores.set(row, lambda * row.logP + (1 - lambda) * row.logTimes + (row.weight >= FAINT ? 1e6 : 0));
+    scores.set(row, lambda * row.logP + (1 - lambda) * row.logLift + (row.weight >= MIN_RANKED_WEIGHT ? 1e6 : 0));
   }
   return rows.slice().sort((a, b) => scores.get(b) - scores.get(a) || b.weight - a.weight);
 }

@@ -1,23 +1,23 @@
-// The review: what the reader decided, how it is kept in the browser, and the file it goes out and comes back in.
+// The review: decisions, their storage in the browser, and the record that goes into the file.
 
 const NUMBERS = content.phenotypes.map((phenotype) => phenotype.number);
 const TOTAL = content.review ? content.review.phenotypes : NUMBERS.length; // a page may show fewer than the model has
-const LONGEST = { name: 200, comment: 5000, reviewer: 200 };
-const LARGEST = 1_000_000 + 50_000 * TOTAL; // bytes; no honest review is near it
+const MAX_LENGTH = { name: 200, comment: 5000, reviewer: 200 };
+const MAX_FILE_SIZE = 1_000_000 + 50_000 * TOTAL; // bytes; far more than any review needs
 const STATUSES = ["open", "accepted", "rejected", "merged"];
 const KEY = `phenotaste-review-${content.fingerprint}`;
 
-class Refused extends Error {}
+class InvalidReview extends Error {}
 
 let review = null; // {reviewer, order, decisions: Map(number → {name, comment, status, merge_with})}
-let savedAs = ""; // what the last file saved or loaded held
-let keeps = true; // whether this browser keeps work between visits
-const watchers = []; // told which phenotype changed, or null for all of them
+let savedAs = ""; // the last review saved to or loaded from a file
+let storageWorks = true; // whether this browser stores work between sessions
+const listeners = []; // called with the number of the phenotype that changed, or null for all of them
 
 const decision = (number) => review.decisions.get(number);
 const decided = () => NUMBERS.filter((number) => decision(number).status !== "open").length;
-const merging = (number) => NUMBERS.filter((other) => decision(other).merge_with === number);
-const unsaved = () => essence(review) !== savedAs;
+const mergedInto = (number) => NUMBERS.filter((other) => decision(other).merge_with === number);
+const unsaved = () => serialise(review) !== savedAs;
 
 function titleOf(number) {
   const name = decision(number)?.name;
@@ -36,7 +36,7 @@ function blank() {
 function record(state, date) {
   const decisions = [...state.decisions]
     .sort((a, b) => a[0] - b[0])
-    .map(([phenotype, made]) => ({ phenotype, ...made }));
+    .map(([phenotype, decided]) => ({ phenotype, ...decided }));
   return {
     format: "phenotaste-review",
     version: 1,
@@ -49,7 +49,7 @@ function record(state, date) {
   };
 }
 
-const essence = (state) => JSON.stringify(record(state, ""));
+const serialise = (state) => JSON.stringify(record(state, ""));
 const today = () => {
   const now = new Date();
   return [now.getFullYear(), now.getMonth() + 1, now.getDate()]
@@ -57,30 +57,30 @@ const today = () => {
     .join("-");
 };
 
-// A phenotype and those it is merged with, one after the other; null where that never ends.
-function chain(decisions, number) {
-  const found = [];
-  for (let at = number; !found.includes(at); at = decisions.get(at).merge_with) {
-    found.push(at);
-    if (decisions.get(at).status !== "merged") return found;
+// A phenotype and those it is merged with, one after the other; null for a cycle.
+function mergeChain(decisions, number) {
+  const chain = [];
+  for (let at = number; !chain.includes(at); at = decisions.get(at).merge_with) {
+    chain.push(at);
+    if (decisions.get(at).status !== "merged") return chain;
   }
   return null;
 }
 
 function change(number, changes) {
   Object.assign(decision(number), changes);
-  told(number);
+  notifyChange(number);
 }
 
-// The same decision again takes it back. Returns a sentence where nothing can be decided.
-function decide(number, wanted) {
-  const takes = merging(number);
-  if (wanted === "rejected" && takes.length > 0) {
-    const they = `${takes.map(titleOf).join(", ")} ${takes.length === 1 ? "is" : "are"}`;
+// The same decision again undoes it. Returns an error message if the decision is not possible.
+function decide(number, requested) {
+  const merged = mergedInto(number);
+  if (requested === "rejected" && merged.length > 0) {
+    const they = `${merged.map(titleOf).join(", ")} ${merged.length === 1 ? "is" : "are"}`;
     return `${they} merged with this one. Undo that before you reject it.`;
   }
-  const status = decision(number).status === wanted ? "open" : wanted;
-  for (const part of partsOf(number)) {
+  const status = decision(number).status === requested ? "open" : requested;
+  for (const part of membersWithoutCard(number)) {
     Object.assign(
       decision(part),
       status === "rejected" ? { status, merge_with: null } : { status: "merged", merge_with: number },
@@ -90,70 +90,69 @@ function decide(number, wanted) {
   return null;
 }
 
-// Phenotypes of the model that a review had merged into this one before the page was made: they have no card, and
-// share its fate.
-function partsOf(number) {
-  const { merged_from: made } = content.phenotypes.find((phenotype) => phenotype.number === number);
-  return made.filter((part) => part !== number && !NUMBERS.includes(part));
+// Phenotypes of the model that an earlier review merged into this one: they have no card, and follow its decision.
+function membersWithoutCard(number) {
+  const { merged_from: members } = content.phenotypes.find((phenotype) => phenotype.number === number);
+  return members.filter((part) => part !== number && !NUMBERS.includes(part));
 }
 
-// Phenotypes this one can be merged with: not a rejected one, and not one that is merged with it, directly or not.
-function partners(number) {
-  const free = (other) => !chain(review.decisions, other).includes(number);
+// Phenotypes this one can be merged with: neither rejected, nor merged with it, directly or indirectly.
+function mergeCandidates(number) {
+  const free = (other) => !mergeChain(review.decisions, other).includes(number);
   const chosen = decision(number).merge_with; // it may have no card
   const cards = NUMBERS.filter((other) => decision(other).status !== "rejected" && free(other));
   return chosen === null || cards.includes(chosen) ? cards : [...cards, chosen];
 }
 
-function told(number) {
-  keep();
-  watchers.forEach((watch) => watch(number));
+function notifyChange(number) {
+  store();
+  listeners.forEach((listener) => listener(number));
 }
 
-function keep() {
+function store() {
   try {
     localStorage.setItem(KEY, JSON.stringify({ review: record(review, today()), saved: !unsaved() }));
-    keeps = true;
+    storageWorks = true;
   } catch {
-    keeps = false;
+    storageWorks = false;
   }
 }
 
 function replaceReview(state, saved) {
   review = state;
-  savedAs = saved ? essence(state) : "";
-  told(null);
+  savedAs = saved ? serialise(state) : "";
+  notifyChange(null);
 }
 
-// What this browser kept of the model's review, as text; null where there is nothing.
-function keptText() {
+// The stored review of this model, as text; null if there is none.
+function storedText() {
   try {
     localStorage.setItem(`${KEY}-try`, "");
     localStorage.removeItem(`${KEY}-try`);
     return localStorage.getItem(KEY);
   } catch {
-    keeps = false;
+    storageWorks = false;
     return null;
   }
 }
 
-// Work kept here comes first, then a review that came with the page. Returns what the reader should be told.
+// Work stored in the browser comes first, then a review in the page. Returns a notice for the reader, or null.
 function startReview() {
-  const given = content.review ? parsed(content.review) : null; // checked when the page was made
+  const given = content.review ? parseReview(content.review) : null; // validated when the page was written
   review = given ?? blank();
-  savedAs = essence(review);
-  const text = keptText();
+  savedAs = serialise(review);
+  const text = storedText();
   if (text === null) return null;
   try {
-    const kept = JSON.parse(text);
-    review = parsed(kept.review);
-    savedAs = kept.saved === true ? essence(review) : "";
+    const stored = JSON.parse(text);
+    review = parseReview(stored.review);
+    savedAs = stored.saved === true ? serialise(review) : "";
   } catch {
-    return { text: "Work kept in this browser could not be read, and is not shown.", loud: true };
+    return { text: "Work stored in this browser could not be read, and is not shown.", loud: true };
   }
-  if (given === null || essence(given) === essence(review)) return null;
+  if (given === null || serialise(given) === serialise(review)) return null;
   return {
-    text: "This is your work kept in this browser. The page came with another review.",
+    text: "This is your work stored in this browser. The page came with another review.",
     button: "Use that one",
     run: () => replaceReview(given, true),
   };

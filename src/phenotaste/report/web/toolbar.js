@@ -1,7 +1,7 @@
-// Finding, sorting and moving among the cards, and the bar with the review: name, progress, save, load, print.
+// Search, sorting and navigation of the cards, and the toolbar: reviewer, progress, messages.
 
-let shown = NUMBERS.slice(); // numbers of the cards to be seen, in their order
-const visible = new Set(); // cards on the screen
+let shown = NUMBERS.slice(); // numbers of the cards that pass the filter, in order
+const onScreen = new Set(); // cards
 
 const ORDERS = {
   number: () => NUMBERS.slice().sort((a, b) => a - b),
@@ -14,58 +14,58 @@ function byNumber(key) {
   return NUMBERS.slice().sort((a, b) => key(a) - key(b) || a - b);
 }
 
-function wanted(number) {
+function passesFilter(number) {
   const status = byId("filter").value;
   if (status !== "all" && decision(number).status !== status) return false;
   return view.search.length === 0 || cards.get(number).bars.has() || matches(decision(number).name);
 }
 
-// Cards keep their places while decisions are made: one that vanished under the finger could not be undone.
+// Called only on request, not on decisions: a decision on a card that then disappeared could not be undone.
 function arrange() {
   const order = ORDERS[byId("order").value]();
   const active = document.activeElement;
-  const holder = byId("cards");
+  const container = byId("cards");
   order.forEach((number, i) => {
-    if (holder.children[i] !== cards.get(number).element)
-      holder.insertBefore(cards.get(number).element, holder.children[i] ?? null);
+    if (container.children[i] !== cards.get(number).element)
+      container.insertBefore(cards.get(number).element, container.children[i] ?? null);
   });
   if (active !== document.activeElement) active.focus({ preventScroll: true });
-  shown = order.filter(wanted);
+  shown = order.filter(passesFilter);
   order.forEach((number) => {
     cards.get(number).element.hidden = !shown.includes(number);
   });
   document.body.classList.toggle("own-order", byId("order").value === "own");
   fillList();
-  sayShown();
+  showCount();
 }
 
-function sayShown() {
-  const some = shown.length < NUMBERS.length;
-  const why = view.search.length > 0 ? ` with a code like “${byId("search").value.trim()}”` : "";
+function showCount() {
+  const isFiltered = shown.length < NUMBERS.length;
+  const reason = view.search.length > 0 ? ` with a code like “${byId("search").value.trim()}”` : "";
   const text =
     shown.length === 0
-      ? `No phenotype${why} to show.`
-      : some
-        ? `${shown.length} of ${NUMBERS.length} shown${why}`
-        : `All ${NUMBERS.length} shown${why}`;
+      ? `No phenotype${reason} to show.`
+      : isFiltered
+        ? `${shown.length} of ${NUMBERS.length} shown${reason}`
+        : `All ${NUMBERS.length} shown${reason}`;
   if (byId("showing").textContent !== text) byId("showing").textContent = text;
-  byId("refresh").hidden = ORDERS[byId("order").value]().filter(wanted).join() === shown.join();
+  byId("refresh").hidden = ORDERS[byId("order").value]().filter(passesFilter).join() === shown.join();
 }
 
 function fillList() {
   byId("list").replaceChildren(
     ...shown.map((number) => {
-      const made = decision(number);
+      const { status, name } = decision(number);
       return make(
         "li",
-        { "data-status": made.status },
+        { "data-status": status },
         make(
           "a",
           { href: `#phenotype-${number}`, click: jump },
           make("span", { class: "number" }, String(number)),
-          make("span", { class: "name" }, made.name || "not named yet"),
-          made.status === "open" ? null : sign(made.status),
-          make("span", { class: "unseen" }, ` ${made.status}`),
+          make("span", { class: "name" }, name || "not named yet"),
+          status === "open" ? null : icon(status),
+          make("span", { class: "visually-hidden" }, ` ${status}`),
         ),
       );
     }),
@@ -73,10 +73,10 @@ function fillList() {
 }
 
 function fillFilter() {
-  const many = (status) => NUMBERS.filter((number) => decision(number).status === status).length;
+  const countOf = (status) => NUMBERS.filter((number) => decision(number).status === status).length;
   const options = [
     ["all", `all (${NUMBERS.length})`],
-    ...STATUSES.map((status) => [status, `${status} (${many(status)})`]),
+    ...STATUSES.map((status) => [status, `${status} (${countOf(status)})`]),
   ];
   const select = byId("filter");
   const chosen = select.value || "all";
@@ -87,19 +87,19 @@ function fillFilter() {
   select.value = chosen;
 }
 
-// The cards in sight are painted at once, the others one by one when there is time, or when they come into sight.
+// Cards on screen are painted immediately, the others one by one when idle or when they are scrolled into view.
 function paintCards() {
   cards.forEach((card) => card.element.setAttribute("aria-busy", "true"));
-  visible.forEach(paintCard);
-  clearTimeout(paintCards.later);
-  paintCards.later = setTimeout(paintNext, 50);
+  onScreen.forEach(paintCard);
+  clearTimeout(paintCards.timer);
+  paintCards.timer = setTimeout(paintNext, 50);
 }
 
 function paintNext() {
-  const waiting = [...cards.values()].find(isStale);
-  if (!waiting) return;
-  paintCard(waiting);
-  paintCards.later = setTimeout(paintNext);
+  const next = [...cards.values()].find(isStale);
+  if (!next) return;
+  paintCard(next);
+  paintCards.timer = setTimeout(paintNext);
 }
 
 const isStale = (card) => card.element.hasAttribute("aria-busy");
@@ -117,7 +117,7 @@ function moveCard(number, by, button) {
   const order = review.order.filter((other) => other !== number);
   order.splice(order.indexOf(neighbour) + (by > 0 ? 1 : 0), 0, number);
   review.order = order;
-  told(null);
+  notifyChange(null);
   arrange();
   button.focus({ preventScroll: true });
   cards.get(number).element.scrollIntoView({ block: "nearest" });
@@ -145,7 +145,7 @@ function goTo(number) {
   element.focus({ preventScroll: true });
 }
 
-// j and k, unless somebody is writing.
+// j and k, unless the focus is in a text field.
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || shown.length === 0) return;
   if (event.target.closest("input, textarea, select") && event.target.type !== "radio") return;
@@ -156,7 +156,7 @@ function onKey(event) {
   goTo(shown[Math.max(0, Math.min(shown.length - 1, at + by))]);
 }
 
-// Where to count from when no card has the focus: the first card below the top of the window.
+// The card to count from if none has the focus: the first one below the top of the window.
 function nearest(by) {
   const at = shown.findIndex((number) => cards.get(number).element.getBoundingClientRect().bottom > 160);
   return at < 0
@@ -183,15 +183,15 @@ function showProgress() {
   const done = decided();
   const progress = `${done} of ${NUMBERS.length} decided`;
   byId("progress").textContent = progress;
-  byId("done").style.width = `${(100 * done) / NUMBERS.length}%`;
+  byId("progress-bar").style.width = `${(100 * done) / NUMBERS.length}%`;
   byId("reviewed-by").textContent = review.reviewer ? `Reviewed by ${review.reviewer}, ${progress}.` : "";
-  const nothing = essence(review) === essence(blank());
-  byId("kept").textContent = !keeps
-    ? "This browser keeps no work here: save before you leave."
-    : nothing
-      ? "Kept in this browser."
+  const isBlank = serialise(review) === serialise(blank());
+  byId("storage").textContent = !storageWorks
+    ? "This browser does not store your work: save before you leave."
+    : isBlank
+      ? "Stored in this browser."
       : unsaved()
         ? "Not yet saved to a file."
         : "Saved to a file.";
-  byId("kept").classList.toggle("warn", !keeps);
+  byId("storage").classList.toggle("warn", !storageWorks);
 }
