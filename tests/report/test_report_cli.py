@@ -14,10 +14,10 @@ from helpers import cohorts
 from helpers.cli import refused, run
 from phenotaste import TASTE, Cohort, baselines, report, simulate
 from phenotaste.errors import InputError
-from phenotaste.report.files import filling
 from phenotaste.report.scores import write_scores
 from phenotaste.report.stability import read_evidence
 from phenotaste.review import Review, fingerprint
+from phenotaste.storage.atomic import check_output_folder, write_folder
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[2J[bold]"
 
@@ -185,10 +185,10 @@ def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):
         (["report", "missing", "--out", "x.html"], "missing is not a saved"),
         (["report", "cohort", "--out", "x.html"], "does not hold a taste-model"),
         (["report", "model", "--cohort", "model", "--out", "x.html"], "does not hold a cohort"),
-        (["report", "model", "--out", "model/x.html"], "within a folder that is read"),
-        (["report", "model", "--cohort", "cohort", "--out", "cohort/x.html"], "within a folder that is read"),
-        (["report", "model", "--out", "x.html", "--figures", "model/f"], "within a folder that is read"),
-        (["report", "model", "--out", "x.html", "--tables", "model"], "within a folder that is read"),
+        (["report", "model", "--out", "model/x.html"], "inside an input folder"),
+        (["report", "model", "--cohort", "cohort", "--out", "cohort/x.html"], "inside an input folder"),
+        (["report", "model", "--out", "x.html", "--figures", "model/f"], "inside an input folder"),
+        (["report", "model", "--out", "x.html", "--tables", "model"], "inside an input folder"),
         (["report", "model", "--out", "none/x.html"], "does not exist"),
         (["report", "model", "--out", "x.html", "--tables", "none/t"], "does not exist"),
         (["report", "model", "--out", "cohort"], "is not a file"),
@@ -277,22 +277,22 @@ def test_a_report_that_fails_leaves_everything_as_it_was(place, tmp_path, monkey
     assert (tmp_path / "r.html").read_text() == "the old one"
 
 
-def test_a_folder_is_filled_whole_or_not_at_all(tmp_path):
+def test_a_folder_receives_all_files_or_none(tmp_path):
     for exists in (False, True):
         target = tmp_path / f"t{exists}"
         if exists:
             target.mkdir()
             (target / "a").write_text("old")
-        with pytest.raises(IsADirectoryError), filling(target) as draft:  # noqa: PT012
+        with pytest.raises(IsADirectoryError), write_folder(target, existing="merge") as draft:  # noqa: PT012
             (draft / "a").write_text("new")
-            draft.write_text("a folder is no file")
+            draft.write_text("a folder is not a file")
         assert not exists or (target / "a").read_text() == "old"
-        with filling(target) as draft:
+        with write_folder(target, existing="merge") as draft:
             (draft / "a").write_text("new")
         assert (target / "a").read_text() == "new"
     assert listing(tmp_path) == ["tFalse", "tFalse/a", "tTrue", "tTrue/a"]
-    with pytest.raises(InputError, match="is a file"), filling(tmp_path / "tTrue" / "a"):
-        pass
+    with pytest.raises(InputError, match="is a file"):
+        check_output_folder(tmp_path / "tTrue" / "a")
 
 
 # --- stability -------------------------------------------------------------------------------------------------

@@ -112,13 +112,13 @@ def check_output(
 ) -> None:
     """Refuse before the work what would be refused after it."""
     from phenotaste.ecosystem.writing import check_place
-    from phenotaste.report.files import check_file
+    from phenotaste.storage.atomic import check_output_file
 
     if review is not None and review.resolve() == out.resolve():
         raise InputError(f"{review} is the review that is read here: choose another --out.")
     if not one_file:
         check_place(out, overwrite, inputs)
-    elif check_file(out, inputs).exists() and not overwrite:
+    elif check_output_file(out, inputs).exists() and not overwrite:
         raise InputError(f"{out} exists already: choose another place, or add --overwrite to replace it.")
 
 

@@ -110,10 +110,10 @@ def check_outputs(
     overwrite: bool,
 ) -> None:
     """Refuse invalid outputs before any work is done."""
-    from phenotaste.report.files import check_file, check_folder
+    from phenotaste.storage.atomic import check_output_file, check_output_folder
 
-    page = check_file(out, inputs)
-    folders = [check_folder(folder, inputs) for folder in (figures, tables) if folder is not None]
+    page = check_output_file(out, inputs)
+    folders = [check_output_folder(folder, inputs) for folder in (figures, tables) if folder is not None]
     if review is not None and review.resolve() == page:
         raise InputError(f"{out} is the review file to read: choose another --out.")
     existing = [out] if page.exists() else []

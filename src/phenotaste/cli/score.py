@@ -39,10 +39,10 @@ def score(
     """
     from phenotaste import TASTE, Cohort
     from phenotaste.cli.terminal import print_json, print_list
-    from phenotaste.report.files import check_file
     from phenotaste.report.scores import write_scores
+    from phenotaste.storage.atomic import check_output_file
 
-    targets = [check_file(file, (model, cohort)) for file in (out, courses) if file is not None]
+    targets = [check_output_file(file, (model, cohort)) for file in (out, courses) if file is not None]
     if len(set(targets)) < len(targets):
         raise InputError(f"{courses} is given for both scores and courses: choose two files.")
     if review is not None and review.resolve() in targets:

@@ -18,10 +18,10 @@ from phenotaste.cohort import Cohort
 from phenotaste.ecosystem.phenotypes import Phenotype, fitted_of, phenotypes_of
 from phenotaste.errors import InputError
 from phenotaste.model_file import FIGURES, NOT_SAVED, plain
-from phenotaste.report.files import replacing
 from phenotaste.report.patients import Patients
 from phenotaste.review import fingerprint
 from phenotaste.review.reviewed import unique
+from phenotaste.storage.atomic import check_output_file, replace_file
 
 OURS, LABEL, VISITS = "phenotaste", "label", "visits"
 SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"
@@ -139,7 +139,7 @@ def write_anndata(
     [2, 1]
     """
     need_anndata()
-    with replacing(path, private=True) as file:
+    with replace_file(check_output_file(path), private=True) as file:
         to_anndata(cohort, model, visits=visits).write_h5ad(file.name)
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phenotaste.errors import InputError
-from phenotaste.report.files import check_folder
-from phenotaste.storage.atomic import write_folder
+from phenotaste.storage.atomic import check_output_folder, write_folder
 
 DEFINITION = "definition.json"
 OURS = re.compile(r"phenotype_\d+\.parquet|cohort\.csv|cohort_definition\.csv|definition\.json")
@@ -18,7 +17,7 @@ OURS = re.compile(r"phenotype_\d+\.parquet|cohort\.csv|cohort_definition\.csv|de
 
 def check_place(path: str | os.PathLike[str], overwrite: bool, inputs: tuple[Path, ...] = ()) -> Path:
     """Where the folder may come to be; what is there already is replaced only if asked for, and only an export."""
-    target = check_folder(path, inputs)
+    target = check_output_folder(path, inputs)
     there = sorted(entry.name for entry in os.scandir(target)) if target.is_dir() else []
     if there and not overwrite:
         raise InputError(f"{path} exists already: choose another place, or ask for it to be overwritten.")

@@ -28,9 +28,9 @@ from phenotaste.plotting import (
 )
 from phenotaste.report import panels
 from phenotaste.report.content import build
-from phenotaste.report.files import replacing
 from phenotaste.report.panels import phenotype_label
 from phenotaste.report.schema import Content, Phenotype
+from phenotaste.storage.atomic import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,8 +59,7 @@ def save_all(
         mark_trusted(figure, content)
         for file_name, image in image_files(name, figure, formats):
             paths.append(Path(folder) / file_name)
-            with replacing(paths[-1]) as file:
-                file.write(image)
+            write_file(paths[-1], image)
     return paths
 
 

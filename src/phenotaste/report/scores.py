@@ -10,9 +10,9 @@ import numpy as np
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.report.files import replacing
 from phenotaste.report.patients import Patients
 from phenotaste.review import Reviewed, fingerprint
+from phenotaste.storage.atomic import check_output_file, replace_file
 from phenotaste.taste import TASTE, Projection
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def write_scores(
     about = metadata(model, labels)
     table = scores_table(projection, cohort, labels, fitted.V_.shape[1]).replace_schema_metadata(about)
     with ExitStack() as files:
-        pq.write_table(table, files.enter_context(replacing(path, private=True)))
+        pq.write_table(table, files.enter_context(replace_file(check_output_file(path), private=True)))
         if courses is not None:
             blocks = (
                 block.replace_schema_metadata(about) for block in course_tables(projection, cohort, labels)
             )
             first = next(blocks)
-            file = files.enter_context(replacing(courses, private=True))
+            file = files.enter_context(replace_file(check_output_file(courses), private=True))
             with pq.ParquetWriter(file, first.schema) as writer:
                 writer.write_table(first)
                 for block in blocks:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from phenotaste.report.files import replacing
 from phenotaste.report.schema import Content, Phenotype
+from phenotaste.storage.atomic import write_file
 
 Rows = Iterable[Sequence[Any]]
 OFF = "DISCLOSURE_CONTROL_IS_OFF.txt"
@@ -42,8 +42,7 @@ def save_all(content: Content, folder: str | os.PathLike[str]) -> list[Path]:
     if content.trusted:
         files[OFF] = OFF_TEXT
     for name, text in files.items():
-        with replacing(target / name) as file:
-            file.write(text.encode())
+        write_file(target / name, text)
     return [target / name for name in files]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from phenotaste.cohort import Cohort
 from phenotaste.disclosure import Gate
 from phenotaste.errors import InputError
-from phenotaste.report.files import check_file, check_folder, filling, replacing
 from phenotaste.review import Review
+from phenotaste.storage.atomic import check_output_file, check_output_folder, replace_file, write_folder
 
 if TYPE_CHECKING:
     from phenotaste.factorization import Factorization
@@ -59,8 +59,16 @@ def write(
     >>> open("report.html").read(15)
     '<!doctype html>'
     """
-    folders = [check_folder(folder) for folder in (figures, tables) if folder is not None]
-    if check_file(path) in folders:
+    from phenotaste.report import model_figures, table_files
+    from phenotaste.report.html import render
+
+    page = check_output_file(path)
+    outputs = (
+        ("drawing figures", model_figures.save_all, figures),
+        ("writing tables", table_files.save_all, tables),
+    )
+    folders = [(step, save, check_output_folder(out)) for step, save, out in outputs if out is not None]
+    if page in [folder for _, _, folder in folders]:
         raise InputError(f"{path} is given for the page and for a folder: choose two names.")
     check_signs(model)
     on_step("describing the patients" if cohort is not None else "describing the model")
@@ -68,20 +76,11 @@ def write(
     with (
         ExitStack() as files
     ):  # the file entered last is renamed first, so that a failure leaves the others unwritten
-        if figures is not None:
-            from phenotaste.report.model_figures import save_all as save_figures
-
-            on_step("drawing figures")
-            save_figures(content, files.enter_context(filling(figures, private=trusted)))
-        if tables is not None:
-            from phenotaste.report.table_files import save_all as save_tables
-
-            on_step("writing tables")
-            save_tables(content, files.enter_context(filling(tables, private=trusted)))
-        from phenotaste.report.html import render
-
+        for step, save, folder in folders:
+            on_step(step)
+            save(content, files.enter_context(write_folder(folder, private=trusted, existing="merge")))
         on_step("writing the page")
-        files.enter_context(replacing(path, private=trusted)).write(render(content).encode())
+        files.enter_context(replace_file(page, private=trusted)).write(render(content).encode())
     return content
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal
 
+from phenotaste.errors import InputError
 from phenotaste.storage.locks import FolderLock, remove_unlocked
 
 DRAFT = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
@@ -130,3 +131,26 @@ def sync_path(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_output_file(path: str | os.PathLike[str], inputs: tuple[Path, ...] = ()) -> Path:
+    """Resolve the path of a file to write; refuse one that is a folder, inside an input, or not writable."""
+    target = Path(os.path.realpath(path))
+    if any(target.is_relative_to(folder.resolve()) for folder in inputs):
+        raise InputError(f"{path} is inside an input folder: choose another path.")
+    if not target.parent.is_dir():
+        raise InputError(f"The folder {target.parent} does not exist: create it, or choose another path.")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path} is not a file: choose another name.")
+    if not os.access(target.parent, os.W_OK):
+        raise InputError(f"The folder {target.parent} is not writable: choose another path.")
+    return target
+
+
+def check_output_folder(path: str | os.PathLike[str], inputs: tuple[Path, ...] = ()) -> Path:
+    """Resolve the path of a folder to write into, which need not exist; refuse it for the same reasons as a file."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{path} is a file: choose another name for the folder.")
+    check_output_file(target / "file" if target.is_dir() else path, inputs)
+    return target
