@@ -82,7 +82,10 @@ def lines(one: Measured, cluster: Cluster, patients: int, iterations: int) -> li
         ("sums, one shard; all shards of an iteration", f"{size(sums)}; {size(blocks * sums)}"),
         ("cluster", f"{cluster.machines} machines with {cluster.cores} cores"),
         ("disk per machine", size((data + GENERATIONS * courses) / cluster.machines)),
-        ("computation per iteration", f"{computing:.0f} s at a core utilisation of {cluster.utilisation:.0%}"),
+        (
+            "computation per iteration",
+            f"{computing:.0f} s at a core utilisation of {cluster.utilisation:.0%}",
+        ),
         (
             "input and output per iteration",
             f"{transfer:.0f} s at {size(cluster.disk_bytes_per_second)}/s per machine: {size(data + 3 * courses)}",
