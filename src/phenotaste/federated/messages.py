@@ -16,6 +16,7 @@ import numpy as np
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
 from phenotaste.storage import encoding
+from phenotaste.validation import is_integer
 
 FORMAT, VERSION = "phenotaste-federated", 1
 SUFFIX = ".safetensors"
@@ -23,6 +24,7 @@ MAX_BYTES = 256 * 2**20  # of any message; a reader that knows what to expect se
 FEDERATION_ID = re.compile(r"[0-9a-f]{32}")
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # becomes part of file names
 MAX_ROUNDS = 1_000_000
+MAX_COUNT = 2**53  # of patients and visits
 COORDINATOR = "the coordinator"  # not a valid site name
 
 
@@ -110,11 +112,6 @@ def check_header(header: dict[str, Any]) -> None:
         raise ValueError("federation")
     if not is_integer(header["round"], 0, MAX_ROUNDS):
         raise ValueError("round")
-
-
-def is_integer(value: Any, low: int = 0, high: int = 2**53) -> bool:
-    """Whether `value` is an int, not a bool, from `low` to `high`."""
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def is_nonnegative(value: Any, high: float = math.inf) -> bool:

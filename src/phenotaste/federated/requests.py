@@ -15,11 +15,10 @@ from phenotaste.federated.messages import (
     are_valid_names,
     float_array,
     invalid,
-    is_integer,
-    is_nonnegative,
     pack,
 )
 from phenotaste.federated.settings import Settings, check_sites
+from phenotaste.validation import is_integer, is_number
 
 JOIN, STEP, EVALUATE = "join", "step", "evaluate"
 NORM_TOL = 1e-9  # allowed deviation of a column's norm from one
@@ -101,7 +100,7 @@ def _parse(message: Message) -> Request:
     header, kind = message.header, message.kind
     settings, sites = Settings.from_dict(header["settings"]), check_sites(header["sites"])
     columns = parse_columns(header["features"], header["static"])
-    if kind not in (JOIN, STEP, EVALUATE) or not is_nonnegative(header["lam"], 1e100):
+    if kind not in (JOIN, STEP, EVALUATE) or not is_number(header["lam"], max=1e100):
         raise ValueError("kind")
     # One evaluation after the last round and no request beyond it: a site replies no more often than agreed.
     if message.round > settings.max_rounds + (kind == EVALUATE):
@@ -133,7 +132,7 @@ def parse_columns(features: Any, static: Any) -> ColumnNames | None:
 
 def _parse_task(message: Message, entry: dict[str, Any], settings: Settings, columns: ColumnNames) -> Task:
     start, beta, R = entry["start"], entry["beta"], settings.rank
-    if not is_integer(start, 0, settings.n_init - 1) or not is_nonnegative(beta, 1.0):
+    if not is_integer(start, 0, settings.n_init - 1) or not is_number(beta, max=1.0):
         raise ValueError("start")
     if not is_integer(entry["last_round"], 0, message.round - 1) or not isinstance(entry["undo"], bool):
         raise ValueError("last_round")

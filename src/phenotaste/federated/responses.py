@@ -10,15 +10,15 @@ from phenotaste.errors import InputError
 from phenotaste.federated.columns import ColumnNames
 from phenotaste.federated.messages import (
     MAX_BYTES,
+    MAX_COUNT,
     Message,
     are_valid_names,
     float_array,
     invalid,
-    is_integer,
-    is_nonnegative,
     pack,
 )
 from phenotaste.federated.requests import EVALUATE, JOIN, STEP, Request
+from phenotaste.validation import is_integer, is_number
 
 RESPONSE_KIND = {JOIN: "columns", STEP: "sums", EVALUATE: "figures"}
 HEADER_BYTES = 2**16  # maximum size of a response's header without feature names
@@ -126,7 +126,7 @@ def parse_response(message: Message, request: Request, request_digest: str) -> R
 
 def _parse(message: Message, request: Request) -> Response:
     patients, visits = message.header["patients"], message.header["visits"]
-    if not is_integer(patients) or not is_integer(visits):
+    if not all(is_integer(count, max=MAX_COUNT) for count in (patients, visits)):
         raise ValueError("counts")
     if patients < request.settings.min_patients:
         raise InputError(
@@ -182,9 +182,7 @@ def _parse_noise(message: Message, request: Request) -> NoiseReport | None:
     entry = message.header["noise"]
     if entry is None:
         return None
-    if not request.settings.noise or not all(
-        is_nonnegative(entry[name], 1e6) for name in NoiseReport._fields
-    ):
+    if not request.settings.noise or not all(is_number(entry[name], max=1e6) for name in NoiseReport._fields):
         raise ValueError("noise")
     return NoiseReport(*(float(entry[name]) for name in NoiseReport._fields))
 

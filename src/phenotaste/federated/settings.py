@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from phenotaste.errors import InputError
-from phenotaste.federated.messages import MAX_ROUNDS, SITE_NAME, is_integer, is_nonnegative
+from phenotaste.federated.messages import MAX_COUNT, MAX_ROUNDS, SITE_NAME
+from phenotaste.validation import check_choice, check_integer, check_number
 
 MIN_PATIENTS = 100  # a site sends no sums over fewer patients unless its own policy allows it
 
@@ -14,7 +15,7 @@ INTEGERS = (
     ("seed", 0, 2**32 - 1),
     ("n_init", 1, 100),
     ("max_rounds", 1, MAX_ROUNDS - 2),
-    ("min_patients", 1, 2**53),
+    ("min_patients", 1, MAX_COUNT),
 )
 NONNEGATIVE = ("lam", "mu", "tol", "patient_size", "static_size", "clip")
 CHOICES = {"weights": ("relative", "absolute"), "solver": ("cd", "bpp")}
@@ -32,7 +33,7 @@ class Settings:
     >>> federated.Settings(solver="newton")
     Traceback (most recent call last):
         ...
-    phenotaste.errors.InputError: solver='newton' is not known: choose one of cd, bpp.
+    phenotaste.errors.InputError: solver='newton' must be one of 'cd', 'bpp'.
     """
 
     rank: int = 5
@@ -53,16 +54,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, low, high in INTEGERS:
-            if not is_integer(getattr(self, name), low, high):
-                raise InputError(f"{name}={getattr(self, name)!r} must be an integer from {low} to {high:,}.")
+            check_integer(name, getattr(self, name), min=low, max=high)
         for name in NONNEGATIVE:
-            if not is_nonnegative(getattr(self, name), 1e100):
-                raise InputError(f"{name}={getattr(self, name)!r} must be a finite number, zero or more.")
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise InputError(
-                    f"{name}={getattr(self, name)!r} is not known: choose one of {', '.join(known)}."
-                )
+            check_number(name, getattr(self, name), max=1e100)
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         if not isinstance(self.noise, bool):
             raise InputError(f"noise={self.noise!r} must be True or False.")
         if self.noise and not (self.patient_size > 0 and self.clip > 0):
