@@ -41,7 +41,7 @@ PARTS = ("exact", "starts", "noise")
 
 def main() -> None:
     options = arguments()
-    began = time.process_time()
+    start = time.process_time()
     results: dict[str, Any] = {
         "machine": describe(),
         "settings": {k: str(v) for k, v in vars(options).items()},
@@ -55,7 +55,7 @@ def main() -> None:
         for part in [options.only] if options.only else PARTS:
             results[part] = measure(part, Path(folder), options)
     results["machine"]["load_at_end"] = round(os.getloadavg()[0], 2)
-    results["processor_seconds"] = round(earlier_seconds + time.process_time() - began, 1)
+    results["processor_seconds"] = round(earlier_seconds + time.process_time() - start, 1)
     publish("federated", results, page(results), None if options.quick else options.out)
 
 
@@ -284,7 +284,7 @@ def page(results: dict[str, Any]) -> str:
     parts = [
         f"# Federated fits, {date.today().isoformat()}",
         machine_lines(results["machine"]),
-        f"{results['processor_seconds']:.0f} seconds of processor time; nothing here is a timing.",
+        f"{results['processor_seconds']:.0f} seconds of processor time; no timings.",
         "## Against the pooled fit",
         "Three simulated hospitals with different case mixes, 50 rounds, `tol=0`: largest relative difference of the "
         "objective over the rounds, relative difference of the factors at the end. “The same shards” is a fit in one "

@@ -126,11 +126,11 @@ def test_a_torch_that_does_not_work(tmp_path, monkeypatch, torch, state, sentenc
     """A module of that name precedes the real one on the path, since tests run without CUDA."""
     (tmp_path / "torch.py").write_text(torch)
     monkeypatch.syspath_prepend(tmp_path)
-    answer = probes.run_probe("gpu")
-    assert answer["state"] == state
-    assert sentence in gpu_line(answer)
-    assert "ann" not in json.dumps(answer)
-    assert report(gpu=answer).works  # the core does not need torch
+    result = probes.run_probe("gpu")
+    assert result["state"] == state
+    assert sentence in gpu_line(result)
+    assert "ann" not in json.dumps(result)
+    assert report(gpu=result).works  # the core does not need torch
 
 
 def test_without_torch_the_advice_is_to_install_it():
@@ -157,9 +157,9 @@ def test_a_core_that_cannot_be_imported_is_one_line_and_status_1(tmp_path):
 def test_a_missing_module_is_named(tmp_path, monkeypatch):
     (tmp_path / "numba.py").write_text("import nothing_like_this")
     monkeypatch.syspath_prepend(tmp_path)
-    answer = probes.run_probe("import")
-    assert answer == {"state": "missing", "error": "the module nothing_like_this is missing"}
-    assert not report(core=answer).works
+    result = probes.run_probe("import")
+    assert result == {"state": "missing", "error": "the module nothing_like_this is missing"}
+    assert not report(core=result).works
 
 
 def test_no_writable_folder_for_kernels(tmp_path, monkeypatch):
@@ -167,9 +167,9 @@ def test_no_writable_folder_for_kernels(tmp_path, monkeypatch):
     words = "cannot cache function 'f': no locator available for file '/home/ann/x.py'"
     (tmp_path / "numba.py").write_text(f"raise RuntimeError({words!r})")
     monkeypatch.syspath_prepend(tmp_path)
-    answer = probes.run_probe("import")
-    assert core_lines(answer) == [("Core", "no cache: there is no writable folder for compiled kernels")]
-    assert "export NUMBA_CACHE_DIR=FOLDER" in dict(report(core=answer).advice)["kernels"]
+    result = probes.run_probe("import")
+    assert core_lines(result) == [("Core", "no cache: there is no writable folder for compiled kernels")]
+    assert "export NUMBA_CACHE_DIR=FOLDER" in dict(report(core=result).advice)["kernels"]
 
 
 def test_a_failing_trial_fit_is_reported(monkeypatch):

@@ -19,13 +19,13 @@ from phenotaste.federated import Settings, combine, init, messages, status, step
 COHORTS = hospitals()
 
 
-def begin(root, **settings):
+def start(root, **settings):
     init(root / "work", NAMES, Settings(**{"rank": 2, "max_rounds": 6, "tol": 0.0, **settings}))
     return root / "work" / "exchange"
 
 
 def test_repeated_steps_and_combines_write_the_same_bytes(tmp_path):
-    post = begin(tmp_path)
+    post = start(tmp_path)
     for number in range(3):
         first = [done.response.read_bytes() for done in round_of_steps(tmp_path, COHORTS)]
         again = round_of_steps(tmp_path, COHORTS)
@@ -41,7 +41,7 @@ def test_repeated_steps_and_combines_write_the_same_bytes(tmp_path):
 
 
 def test_a_late_site_is_required_or_excluded_and_may_return(tmp_path):
-    begin(tmp_path, max_rounds=30)
+    start(tmp_path, max_rounds=30)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
     for number in range(1, 31):
@@ -71,7 +71,7 @@ def test_a_late_site_is_required_or_excluded_and_may_return(tmp_path):
 
 
 def test_a_response_of_an_earlier_round_is_refused_or_ignored(tmp_path):
-    post = begin(tmp_path)
+    post = start(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
     round_of_steps(tmp_path, COHORTS)
@@ -83,7 +83,7 @@ def test_a_response_of_an_earlier_round_is_refused_or_ignored(tmp_path):
 
 
 def test_all_sites_or_an_unknown_one_cannot_be_excluded(tmp_path):
-    begin(tmp_path)
+    start(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     with pytest.raises(InputError, match="nothing to combine"):
         combine(tmp_path / "work", exclude=NAMES)
@@ -92,7 +92,7 @@ def test_all_sites_or_an_unknown_one_cannot_be_excluded(tmp_path):
 
 
 def test_a_site_that_lost_its_state_or_missed_the_join_restarts_its_courses(tmp_path):
-    post = begin(tmp_path)
+    post = start(tmp_path)
     round_of_steps(tmp_path, COHORTS[:2])
     combine(tmp_path / "work", exclude=["east"])  # the columns are fixed without it
     losses = []
@@ -117,7 +117,7 @@ def status_history(root):
 
 
 def test_a_site_that_lost_its_state_before_the_evaluation_projects(tmp_path):
-    begin(tmp_path, max_rounds=3)
+    start(tmp_path, max_rounds=3)
     for _ in range(4):
         round_of_steps(tmp_path, COHORTS)
         combine(tmp_path / "work")
@@ -145,7 +145,7 @@ def test_a_site_that_lost_its_state_before_the_evaluation_projects(tmp_path):
     ],
 )
 def test_a_site_that_cannot_take_part_sends_nothing(tmp_path, cohort, words):
-    post = begin(tmp_path)
+    post = start(tmp_path)
     with pytest.raises(InputError, match=words):
         step(post, cohort, site="north", state=tmp_path / "north")
     assert not (tmp_path / "north").exists()
@@ -153,7 +153,7 @@ def test_a_site_that_cannot_take_part_sends_nothing(tmp_path, cohort, words):
 
 
 def test_the_larger_minimum_of_site_and_coordinator_applies(tmp_path):
-    post = begin(tmp_path, min_patients=20)
+    post = start(tmp_path, min_patients=20)
     few = COHORTS[0][:60]
     with pytest.raises(InputError, match="fewer than 100 patients"):
         step(post, few, site="north", state=tmp_path / "north")
@@ -164,7 +164,7 @@ def test_the_larger_minimum_of_site_and_coordinator_applies(tmp_path):
 
 def test_another_cohort_in_a_later_round_is_refused(tmp_path):
     """The difference of two sums would be the sums of the patients who were added or removed."""
-    begin(tmp_path)
+    start(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
     with pytest.raises(InputError, match="not the cohort of the earlier rounds"):
@@ -182,7 +182,7 @@ def test_another_cohort_in_a_later_round_is_refused(tmp_path):
 
 
 def test_a_damaged_state_is_refused_and_a_foreign_folder_is_not_changed(tmp_path):
-    post = begin(tmp_path)
+    post = start(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     combine(tmp_path / "work")
     response = next((tmp_path / "north" / "site").glob("response*"))
@@ -191,20 +191,20 @@ def test_a_damaged_state_is_refused_and_a_foreign_folder_is_not_changed(tmp_path
     response.write_bytes(content)
     with pytest.raises(InputError, match="checksum"):
         step(post, COHORTS[0], site="north", state=tmp_path / "north")
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "site").write_text("mine")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "site").write_text("unrelated")
     with pytest.raises(InputError):
-        step(post, COHORTS[0], site="north", state=tmp_path / "letters")
-    assert (tmp_path / "letters" / "site").read_text() == "mine"
+        step(post, COHORTS[0], site="north", state=tmp_path / "foreign")
+    assert (tmp_path / "foreign" / "site").read_text() == "unrelated"
     with pytest.raises(InputError, match="exists already"):
         init(tmp_path / "work", NAMES)
     with pytest.raises(InputError):
-        combine(tmp_path / "letters")
+        combine(tmp_path / "foreign")
 
 
 def test_concurrent_steps_are_refused(tmp_path):
     fcntl = pytest.importorskip("fcntl")
-    post = begin(tmp_path)
+    post = start(tmp_path)
     (tmp_path / "north").mkdir()
     handle = os.open(tmp_path / "north", os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -244,10 +244,10 @@ def test_kills_do_not_change_the_result(tmp_path, kills):
     for name, c in zip(NAMES, COHORTS, strict=True):
         c.save(tmp_path / f"cohort-{name}")
     rng = random.Random(kills)
-    begin(tmp_path, max_rounds=12)
+    start(tmp_path, max_rounds=12)
     killed = sum(kill_fit(tmp_path, rng.random()) for _ in range(kills))
     assert killed
-    begin(tmp_path / "undisturbed", max_rounds=12)
+    start(tmp_path / "undisturbed", max_rounds=12)
     actual, expected = (TASTE.load(finish(root)) for root in (tmp_path, tmp_path / "undisturbed"))
     np.testing.assert_array_equal(actual.V_, expected.V_)
     np.testing.assert_array_equal(actual.loss_curve_, expected.loss_curve_)
@@ -264,7 +264,7 @@ def finish(root):
 
 def test_after_a_kill_before_the_request_is_written_combine_writes_it(tmp_path):
     """Simulates a kill between saving the state and writing the request."""
-    post = begin(tmp_path)
+    post = start(tmp_path)
     round_of_steps(tmp_path, COHORTS)
     done = combine(tmp_path / "work")
     content = done.message.read_bytes()

@@ -86,10 +86,10 @@ def test_any_truncation_is_detected_and_intact_messages_round_trip():
             messages.unpack(content[:length], "message")
     with pytest.raises(InputError):
         messages.unpack(content + b"\0", "message")
-    found = messages.unpack(content, "message")
-    assert {name: found.header[name] for name in HEADER} == HEADER
-    np.testing.assert_array_equal(found.arrays["x"], np.arange(5.0))
-    assert found.arrays["none"].shape == (0, 3)
+    message = messages.unpack(content, "message")
+    assert {name: message.header[name] for name in HEADER} == HEADER
+    np.testing.assert_array_equal(message.arrays["x"], np.arange(5.0))
+    assert message.arrays["none"].shape == (0, 3)
     assert content == messages.pack(HEADER, {"none": np.zeros((0, 3)), "x": np.arange(5.0)})
 
 
@@ -129,10 +129,10 @@ def test_the_size_is_checked_before_anything_is_read(fit):
     """A sparse file of a terabyte: reading it would exhaust the memory."""
     path = response_file(fit)
     os.truncate(path, 2**40)
-    began = time.perf_counter()
+    start = time.perf_counter()
     refused(lambda: combine(fit / "work"), "bytes, more than the maximum")
     refused(lambda: step(path, COHORTS[0], site="north", state=fit / "north"), "bytes, more than the maximum")
-    assert time.perf_counter() - began < 20
+    assert time.perf_counter() - start < 20
     # Far more than the sums of this fit can have, far less than the limit of any message.
     path.write_bytes(messages.pack(HEADER, {"x": np.zeros(100_000)}))
     refused(lambda: combine(fit / "work"), "bytes, more than the maximum")
@@ -319,11 +319,11 @@ def test_settings_are_checked(name):
 
 
 def test_status_of_coordinator_site_and_message(fit):
-    found = federated.status(fit / "work")
-    assert (found["round"], found["phase"], found["waiting_for"]) == (1, "step", [])
+    current = federated.status(fit / "work")
+    assert (current["round"], current["phase"], current["waiting_for"]) == (1, "step", [])
     response_file(fit, "east").unlink()
     assert federated.status(fit / "work")["waiting_for"] == ["east"]
     assert federated.status(fit / "north")["last_round"] == 1
     assert federated.status(request_file(fit))["sender"] == "the coordinator"
     refused(lambda: federated.status(fit), "neither")
-    assert json.dumps(found)
+    assert json.dumps(current)

@@ -122,7 +122,7 @@ def clip(addends: Sums, scales: Sums, bound: float) -> Sums:
 
 
 def add_noise(sums: Sums, settings: Settings, noise_multiplier: float) -> Sums:
-    """The sums with Gaussian noise on every entry, drawn from a seed that is not kept."""
+    """The sums with Gaussian noise on every entry, drawn from a seed that is not stored."""
     rng = np.random.default_rng(secrets.randbits(256))
     noisy = Sums(
         *(

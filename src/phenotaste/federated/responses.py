@@ -53,7 +53,7 @@ class Response(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """What every response says about its site."""
+    """The site's part of every response header."""
 
     site: str
     patients: int

@@ -1,4 +1,4 @@
-"""From one round to the next: the coordinator's state that follows from the sites' responses. No file access here."""
+"""The round at the coordinator: the next state from the current one and the sites' responses, without file access."""
 
 import math
 from typing import Any
