@@ -14,7 +14,7 @@ from phenotaste.build import ccs
 from phenotaste.build.groupers import assign, ccs_single
 from phenotaste.build.settings import Groups
 from phenotaste.errors import InputError
-from phenotaste.simulate._heart_failure_names import TEMPORAL_WEIGHTS
+from phenotaste.simulate.paper_phenotypes import TEMPORAL_WEIGHTS
 
 MAPS = SHARED / "data" / "maps"
 needs_maps = pytest.mark.skipif(not MAPS.is_dir(), reason="AHRQ's tables do not lie beside the project")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from phenotaste.build import code_sets
 from phenotaste.build.attrition import Attrition
-from phenotaste.build.compact import Compact
 from phenotaste.build.index import anchor
+from phenotaste.build.normalise import Compact
 from phenotaste.build.settings import Index, Match, Settings
 from phenotaste.build.windows import inside
 from phenotaste.errors import InputError

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from phenotaste.simulate import _heart_failure_names as names
+from phenotaste.simulate import paper_phenotypes as names
 
 FINGERPRINT = "5e" * 32
 GROUPS = {"Dx": "diagnosis", "Rx": "medication", "Px": "procedure"}

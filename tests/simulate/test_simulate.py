@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from phenotaste import simulate
 from phenotaste.errors import InputError
-from phenotaste.simulate import _ehr, _heart_failure, _heart_failure_names
+from phenotaste.simulate import _ehr, _heart_failure, paper_phenotypes
 from phenotaste.simulate._common import shares
 from phenotaste.taste import TASTE
 
@@ -210,7 +210,7 @@ def test_heart_failure_codes(heart_failure):
 def test_heart_failure_plants_the_weights_of_the_table(heart_failure):
     c, t = heart_failure
     names = list(c.feature_names)
-    for r, weights in enumerate(_heart_failure_names.TEMPORAL_WEIGHTS):
+    for r, weights in enumerate(paper_phenotypes.TEMPORAL_WEIGHTS):
         planted = {names[j]: t.V[j, r] for j in np.flatnonzero(t.V[:, r])}
         ratio = np.array([planted[code] / weight for code, weight in weights.items()])
         assert planted.keys() == weights.keys()
@@ -221,11 +221,11 @@ def test_heart_failure_static_levels(heart_failure):
     c, t = heart_failure
     names = list(c.static_names)
     assert len(names) == len(set(names)) == 22
-    for group in _heart_failure_names.STATIC_GROUPS:
+    for group in paper_phenotypes.STATIC_GROUPS:
         columns = [names.index(level) for level in group]
         assert (c.static[:, columns].sum(axis=1) == 1).all()
         np.testing.assert_allclose(t.F[columns].sum(axis=0), t.F[:2, 0].sum())
-    for r, weights in enumerate(_heart_failure_names.STATIC_WEIGHTS):
+    for r, weights in enumerate(paper_phenotypes.STATIC_WEIGHTS):
         listed = [t.F[names.index(level), r] for level in weights]
         unlisted = [t.F[names.index(level), r] for level in set(names) - set(weights)]
         assert np.median(listed) > 2 * np.median(unlisted)

@@ -12,8 +12,8 @@ from helpers.omop import OPTIONS, concept_set, expected, read, refusal
 from helpers.postgres import free_port, load
 from phenotaste.errors import InputError
 from phenotaste.sources import omop
+from phenotaste.sources.omop.cdm import Place
 from phenotaste.sources.omop.location import opened
-from phenotaste.sources.omop.place import Place
 from phenotaste.sources.omop.population import population
 from phenotaste.sources.records import KINDS
 from phenotaste.sources.workspace import Workspace

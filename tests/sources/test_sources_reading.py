@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phenotaste.errors import InputError
-from phenotaste.sources import reading
+from phenotaste.sources import typed_tables
 from phenotaste.sources.workspace import Workspace
 
 SECRET = "secret17"  # stands for anything about a patient: no message may repeat it
@@ -24,7 +24,7 @@ def workspace():
 
 
 def loaded(workspace, path, kinds, required=()):
-    return reading.load(workspace, path, "claims", kinds, required).to_pyarrow().to_pylist()
+    return typed_tables.load(workspace, path, "claims", kinds, required).to_pyarrow().to_pylist()
 
 
 def refused(call, *words):
@@ -124,7 +124,9 @@ def test_a_parquet_file_with_a_hole(workspace, tmp_path):
 def test_missing_files_and_folders(workspace, tmp_path):
     refused(lambda: loaded(workspace, tmp_path / "none.csv", {}), "none.csv does not exist")
     refused(lambda: loaded(workspace, tmp_path, {}), "is a folder")
-    refused(lambda: reading.tables_in(tmp_path, "claims"), "holds no CSV and no Parquet file with claims")
+    refused(
+        lambda: typed_tables.tables_in(tmp_path, "claims"), "holds no CSV and no Parquet file with claims"
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,9 +185,9 @@ def test_numbers_that_tools_have_bent_back_into_ids(workspace, tmp_path):
 
 
 def test_a_column_without_any_value_has_no_type(workspace, tmp_path):
-    pq.write_table(pa.table({name: pa.nulls(2) for name in reading.NOUNS}), tmp_path / "a.parquet")
-    kinds = {name: name for name in reading.NOUNS}
-    table = reading.load(workspace, tmp_path / "a.parquet", "claims", kinds, kinds)
+    pq.write_table(pa.table({name: pa.nulls(2) for name in typed_tables.NOUNS}), tmp_path / "a.parquet")
+    kinds = {name: name for name in typed_tables.NOUNS}
+    table = typed_tables.load(workspace, tmp_path / "a.parquet", "claims", kinds, kinds)
     assert table.to_pyarrow().to_pylist() == [dict.fromkeys(kinds)] * 2
     assert table.date.type().is_date()
     assert table.time.type().is_timestamp()

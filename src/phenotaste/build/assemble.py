@@ -11,9 +11,9 @@ import numpy as np
 
 from phenotaste.build import filters, index, quality, toml, window_figure, windows
 from phenotaste.build.attrition import Attrition
-from phenotaste.build.compact import Compact, compact
 from phenotaste.build.features import Features, choose
 from phenotaste.build.matrix import Rows, gather
+from phenotaste.build.normalise import Compact, compact
 from phenotaste.build.settings import Settings
 from phenotaste.build.static import like_model, static_features
 from phenotaste.build.visits import ENCOUNTER

@@ -7,7 +7,7 @@ import numpy as np
 
 from phenotaste.build import groupers
 from phenotaste.build.attrition import Attrition
-from phenotaste.build.compact import Compact, Reading
+from phenotaste.build.normalise import Compact, Reading
 from phenotaste.build.settings import Settings
 from phenotaste.errors import InputError
 from phenotaste.sources.records import KINDS

@@ -7,8 +7,8 @@ import numpy as np
 
 from phenotaste.build import label_table, matching
 from phenotaste.build.attrition import Attrition
-from phenotaste.build.compact import Compact
-from phenotaste.build.known import Known
+from phenotaste.build.normalise import Compact
+from phenotaste.build.patient_facts import Known
 from phenotaste.build.settings import Index, Match, Settings
 from phenotaste.build.windows import months_before, window
 from phenotaste.errors import InputError

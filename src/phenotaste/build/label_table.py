@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phenotaste.errors import InputError
-from phenotaste.sources import reading
+from phenotaste.sources import typed_tables
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def read(workspace: Workspace, path: str, people: "Table", notes: list[str]) -> 
     """The label table of a file, with its patients by number."""
     import ibis
 
-    table = reading.load(workspace, Path(path), TITLE, KINDS, ("patient", "time"))
+    table = typed_tables.load(workspace, Path(path), TITLE, KINDS, ("patient", "time"))
     if "value" not in table.columns:
         table = table.mutate(value=ibis.null("float64"))
     numbers = people.select(number=people.patient, patient=people.id.cast("string"))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from phenotaste.build.compact import AFTER_DEATH, BEFORE_BIRTH, IN_FUTURE, Compact, Reading
+from phenotaste.build.normalise import AFTER_DEATH, BEFORE_BIRTH, IN_FUTURE, Compact, Reading
 
 if TYPE_CHECKING:
     import pandas as pd

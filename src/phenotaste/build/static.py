@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phenotaste.build.compact import Compact
 from phenotaste.build.habits import alcohol, smoking
+from phenotaste.build.normalise import Compact
 from phenotaste.build.settings import Static
 from phenotaste.build.windows import known_by_end
 from phenotaste.errors import InputError

@@ -25,7 +25,7 @@ from phenotaste.cohort.checks import (
     frozen,
     frozen_csr,
 )
-from phenotaste.cohort.tables import Table, group_visits, join_patients, static_matrix
+from phenotaste.cohort.from_tables import Table, group_visits, join_patients, static_matrix
 from phenotaste.errors import InputError
 from phenotaste.storage import tensors
 

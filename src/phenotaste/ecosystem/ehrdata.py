@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.tables import Table, iso_times, static_matrix
+from phenotaste.cohort.from_tables import Table, iso_times, static_matrix
 from phenotaste.errors import InputError
 
 R_LAYER = "R_layer"  # what ehrdata before 0.0.10 calls the layer behind `.R`

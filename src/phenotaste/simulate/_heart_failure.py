@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from phenotaste.cohort import Cohort
-from phenotaste.simulate import _heart_failure_names as names
+from phenotaste.simulate import paper_phenotypes as names
 from phenotaste.simulate._common import (
     Array,
     RandomState,

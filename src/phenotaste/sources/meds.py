@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources import reading
+from phenotaste.sources import typed_tables
 from phenotaste.sources.meds_codes import meaning, static_fact
 from phenotaste.sources.records import EVENTS, NAMES, PERSONS, Records
 from phenotaste.sources.shaping import plain_sex, shaped
@@ -74,10 +74,10 @@ def read_data(workspace: Workspace, folder: Path) -> "Table":
     files = sorted((folder / DATA).rglob("*.parquet"))
     if not files:
         raise InputError(f"{folder / DATA} holds no Parquet file; give the root of a MEDS data set.")
-    table = reading.read_file(workspace, files, "data")
+    table = typed_tables.read_file(workspace, files, "data")
     visit_names = [name for name in VISIT_NAMES if name in table.columns][:1]
-    table = reading.columns(table, "data", (SUBJECT, TIME, CODE), (NUMBER, *visit_names))
-    table = reading.typed(table, "data", DATA_KINDS | dict.fromkeys(visit_names, "id"))
+    table = typed_tables.columns(table, "data", (SUBJECT, TIME, CODE), (NUMBER, *visit_names))
+    table = typed_tables.typed(table, "data", DATA_KINDS | dict.fromkeys(visit_names, "id"))
     return table.select(
         TIME,
         CODE,
@@ -89,7 +89,7 @@ def read_data(workspace: Workspace, folder: Path) -> "Table":
 
 def subjects_of(workspace: Workspace, folder: Path, split: str) -> "Table":
     title = "subject_splits"
-    table = reading.load(
+    table = typed_tables.load(
         workspace, folder / SPLITS, title, {SUBJECT: "integer", SPLIT: "text"}, required=(SUBJECT, SPLIT)
     )
     with refusing(title):
@@ -154,7 +154,7 @@ def read_names(workspace: Workspace, file: Path, meanings: "Table") -> "Table | 
     """The descriptions of codes.parquet, which a data set should have but may lack."""
     if not file.exists():
         return None
-    table = reading.load(workspace, file, "codes", {CODE: "code", DESCRIPTION: "text"}, required=(CODE,))
+    table = typed_tables.load(workspace, file, "codes", {CODE: "code", DESCRIPTION: "text"}, required=(CODE,))
     if DESCRIPTION not in table.columns:
         return None
     named = meanings.inner_join(table.filter(table[DESCRIPTION].notnull()), CODE)
@@ -164,6 +164,6 @@ def read_names(workspace: Workspace, file: Path, meanings: "Table") -> "Table | 
 
 def read_labels(workspace: Workspace, path: Path) -> "Table":
     kinds = {SUBJECT: "integer", LABEL_TIME: "time", LABEL: "number"}
-    files = reading.tables_in(path, "labels")
-    table = reading.load(workspace, files, "labels", kinds, required=(SUBJECT, LABEL_TIME, LABEL))
+    files = typed_tables.tables_in(path, "labels")
+    table = typed_tables.load(workspace, files, "labels", kinds, required=(SUBJECT, LABEL_TIME, LABEL))
     return table.select(patient=table[SUBJECT], time=table[LABEL_TIME], value=table[LABEL])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources import reading
+from phenotaste.sources import typed_tables
 from phenotaste.sources.records import (
     DIAGNOSIS,
     EVENTS,
@@ -136,7 +136,7 @@ def files_by_kind(folder: Path, claims: Sequence[str]) -> dict[str, list[Path]]:
     found: dict[str, dict[str, Path]] = {}
     for file in sorted(folder.iterdir()):
         name = file.name.lower()
-        if file.is_file() and name.endswith(reading.CSV + reading.PARQUET):
+        if file.is_file() and name.endswith(typed_tables.CSV + typed_tables.PARQUET):
             held = next((held for word, held in WORDS if word in name), "")
             if held in (BENEFICIARY, PRESCRIPTION, *claims):
                 found.setdefault(held, {}).setdefault(name.removesuffix(".gz"), file)
@@ -152,7 +152,9 @@ def read_claims(workspace: Workspace, files: Sequence[Path], title: str) -> "Tab
     import ibis
 
     kinds = {PATIENT: "id", CLAIM: "id", FROM: "date"} | dict.fromkeys([*DIAGNOSES, *PROCEDURES], "code")
-    table = reading.load(workspace, files, title, kinds, required=(PATIENT, CLAIM, FROM, "ICD9_DGNS_CD_1"))
+    table = typed_tables.load(
+        workspace, files, title, kinds, required=(PATIENT, CLAIM, FROM, "ICD9_DGNS_CD_1")
+    )
     diagnoses = [table[name].nullif(NO_CODE) for name in DIAGNOSES if name in table.columns]
     procedures = [table[name].nullif(NO_CODE) for name in PROCEDURES if name in table.columns]
     return table.select(
@@ -177,7 +179,7 @@ def claim_events(claims: "Table") -> list["Table"]:
 def drug_events(workspace: Workspace, files: Sequence[Path]) -> "Table":
     title = TITLES[PRESCRIPTION]
     kinds = {PATIENT: "id", DISPENSED: "time", DRUG: "code"}
-    table = reading.load(workspace, files, title, kinds, required=(PATIENT, DISPENSED, DRUG))
+    table = typed_tables.load(workspace, files, title, kinds, required=(PATIENT, DISPENSED, DRUG))
     return shaped(
         table,
         EVENTS,
@@ -198,7 +200,7 @@ def read_summaries(workspace: Workspace, files: Sequence[Path], notes: list[str]
     kinds |= dict.fromkeys([SEX, RACE, ESRD, *FLAGS], "id")  # 1, or 1.0 where some value is missing
     parts = []
     for file in files:
-        table = reading.load(workspace, file, title, kinds, required=(PATIENT, BIRTH, SEX))
+        table = typed_tables.load(workspace, file, title, kinds, required=(PATIENT, BIRTH, SEX))
         if YEAR not in table.columns:
             table = table.mutate(**{YEAR: ibis.literal(year_in(file), "int64")})
         absent = {name: ibis.null("date" if kinds[name] == "date" else "string") for name in kinds}

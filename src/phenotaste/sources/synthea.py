@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
-from phenotaste.sources import reading
+from phenotaste.sources import typed_tables
 from phenotaste.sources.records import (
     BMI,
     DIAGNOSIS,
@@ -119,7 +119,7 @@ def files_by_name(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         name = file.name.lower()
-        if file.is_file() and name.endswith(reading.CSV + reading.PARQUET):
+        if file.is_file() and name.endswith(typed_tables.CSV + typed_tables.PARQUET):
             files.setdefault(name.split(".")[0], file)
     if "patients" not in files:
         raise InputError(f"{folder} holds no patients.csv; give the csv folder of a Synthea export.")
@@ -130,7 +130,7 @@ def files_by_name(folder: Path) -> dict[str, Path]:
 
 def read_listing(workspace: Workspace, file: Path, listing: Listing) -> "Table":
     """patient, time, visit, vocabulary, code and name of each row."""
-    table = reading.load(workspace, file, listing.name, EVENT_KINDS, required=(PATIENT, CODE))
+    table = typed_tables.load(workspace, file, listing.name, EVENT_KINDS, required=(PATIENT, CODE))
     return table.select(
         patient=table[PATIENT],
         time=start_of(table, listing.name),
@@ -164,7 +164,7 @@ def vocabulary_of(table: "Table", listing: Listing) -> "Value":
 
 
 def read_patients(workspace: Workspace, file: Path, notes: list[str]) -> "Table":
-    table = reading.load(workspace, file, "patients", PATIENT_KINDS, required=(ID, BIRTH))
+    table = typed_tables.load(workspace, file, "patients", PATIENT_KINDS, required=(ID, BIRTH))
     persons = table.select(
         patient=table[ID],
         birth=table[BIRTH],
@@ -184,7 +184,7 @@ def read_patients(workspace: Workspace, file: Path, notes: list[str]) -> "Table"
 
 
 def read_visits(workspace: Workspace, file: Path, notes: list[str]) -> "Table":
-    table = reading.load(workspace, file, "encounters", ENCOUNTER_KINDS, required=(ID, PATIENT))
+    table = typed_tables.load(workspace, file, "encounters", ENCOUNTER_KINDS, required=(ID, PATIENT))
     visits = table.select(patient=table[PATIENT], visit=table[ID], time=start_of(table, "encounters"))
     return sound_rows(visits, "encounters", VISITS, notes)
 
@@ -193,7 +193,7 @@ def read_facts(workspace: Workspace, file: Path, notes: list[str]) -> "Table":
     """Body mass index and smoking; what else was observed is no static fact."""
     import ibis
 
-    table = reading.load(
+    table = typed_tables.load(
         workspace, file, "observations", OBSERVATION_KINDS, required=(DATE, PATIENT, CODE, VALUE)
     )
     table = sound_rows(

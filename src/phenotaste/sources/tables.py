@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources import reading
+from phenotaste.sources import typed_tables
 from phenotaste.sources.records import (
     BMI,
     DIAGNOSIS,
@@ -87,7 +87,7 @@ def read(
 
 
 def typed_events(found: "Table", patient: str, default: str, vocabulary: str | None) -> "Table":
-    events = reading.typed(found, "events", EVENT_KINDS | {"patient": patient})
+    events = typed_tables.typed(found, "events", EVENT_KINDS | {"patient": patient})
     events = shaped(events, EVENTS)
     if vocabulary is not None:
         events = events.mutate(vocabulary=events.vocabulary.coalesce(vocabulary))
@@ -100,7 +100,7 @@ def typed_static(known: "Table", patient: str, notes: list[str]) -> "tuple[Table
     kinds = PERSON_KINDS | {"patient": patient} | dict.fromkeys(others, "text")
     if BMI in others:
         kinds[BMI] = "number"
-    persons = one_row_each(reading.typed(known, "static", kinds), notes)
+    persons = one_row_each(typed_tables.typed(known, "static", kinds), notes)
     facts = None
     if BMI in others:
         measured = persons.filter(persons[BMI].notnull())
@@ -132,23 +132,23 @@ def checked_kind(kind: str | None) -> str:
 
 def chosen_events(workspace: Workspace, path: Path, names: Mapping[str, str]) -> "Table":
     """The columns of events under our names; one that the user mapped must be there."""
-    files = reading.tables_in(path, "events")
+    files = typed_tables.tables_in(path, "events")
     needed = [name for name in EVENTS if name in REQUIRED or name in names]
     places = {name: names.get(name, name) for name in EVENTS}
-    table = reading.columns(
-        reading.read_file(workspace, files, "events"),
+    table = typed_tables.columns(
+        typed_tables.read_file(workspace, files, "events"),
         "events",
         [places[name] for name in needed],
         [name for name in EVENTS if name not in needed],
     )
     table = table.select(**{name: table[place] for name, place in places.items() if place in table.columns})
-    return reading.settled(workspace, table, files, "events")
+    return typed_tables.settled(workspace, table, files, "events")
 
 
 def chosen_static(workspace: Workspace, path: Path, names: Mapping[str, str]) -> "Table":
     """All columns: those that mean something to us under our names, the rest under the user's, in lower case."""
-    files = reading.tables_in(path, "static")
-    table = reading.read_file(workspace, files, "static")
+    files = typed_tables.tables_in(path, "static")
+    table = typed_tables.read_file(workspace, files, "static")
     places = {name.strip().lower(): name for name in table.columns}
     ours: dict[str, str] = {}
     for name in PERSONS:
@@ -157,15 +157,15 @@ def chosen_static(workspace: Workspace, path: Path, names: Mapping[str, str]) ->
         if mapped is not None and (name == "patient" or mapped.lower() in places):
             spellings = (mapped, *spellings)
         elif mapped is not None:
-            reading.columns(table, "static", [mapped])  # refuses: the user said that it is there
+            typed_tables.columns(table, "static", [mapped])  # refuses: the user said that it is there
         place = next((places.pop(spelt.lower()) for spelt in spellings if spelt.lower() in places), None)
         if place is not None:
             ours[name] = place
     if "patient" not in ours:
-        reading.columns(table, "static", [names.get("patient", "patient")])
+        typed_tables.columns(table, "static", [names.get("patient", "patient")])
     ours |= {name: place for name, place in places.items() if name and name not in ours}
     table = table.select(**{name: table[place] for name, place in ours.items()})
-    return reading.settled(workspace, table, files, "static")
+    return typed_tables.settled(workspace, table, files, "static")
 
 
 def plain_kinds(events: "Table", present: bool, default: str) -> "Value":

@@ -11,7 +11,7 @@ from phenotaste.baselines import CopaStatic
 from phenotaste.cohort import Cohort
 from phenotaste.selection import rules
 from phenotaste.simulate import Truth
-from phenotaste.simulate._heart_failure_names import PHENOTYPES
+from phenotaste.simulate.paper_phenotypes import PHENOTYPES
 from phenotaste.studies import heart_failure_page
 from phenotaste.studies.study import Cell, Options, Row, Work
 

@@ -15,7 +15,7 @@ from phenotaste.plotting import (
     set_labels,
 )
 from phenotaste.selection import rules
-from phenotaste.simulate._heart_failure_names import PHENOTYPES
+from phenotaste.simulate.paper_phenotypes import PHENOTYPES
 from phenotaste.studies.study_page import fixed, markdown, shown, span
 
 if TYPE_CHECKING:

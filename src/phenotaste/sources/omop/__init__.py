@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from phenotaste.errors import InputError
+from phenotaste.sources.omop.cdm_schema import ATC_CLASSES
 from phenotaste.sources.omop.events import SOURCE, Wish, events, visits
 from phenotaste.sources.omop.facts import facts
 from phenotaste.sources.omop.location import opened, redacted
 from phenotaste.sources.omop.persons import periods, persons
 from phenotaste.sources.omop.population import labels, population
-from phenotaste.sources.omop.tables import ATC_CLASSES
 from phenotaste.sources.omop.vocabulary import index_codes
 from phenotaste.sources.records import DIAGNOSIS, KINDS, MEDICATION, Records
 from phenotaste.sources.workspace import Workspace, refusing

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.place import Place, day, or_null
-from phenotaste.sources.omop.population import Population
-from phenotaste.sources.omop.tables import (
+from phenotaste.sources.omop.cdm import Place, day, or_null
+from phenotaste.sources.omop.cdm_schema import (
     ANCESTOR,
     CONCEPT,
     CONDITION,
@@ -19,6 +18,7 @@ from phenotaste.sources.omop.tables import (
     VISIT,
     EventTable,
 )
+from phenotaste.sources.omop.population import Population
 from phenotaste.sources.omop.vocabulary import concepts, condition_classes, drug_classes
 from phenotaste.sources.records import DIAGNOSIS, EVENTS, MEDICATION, NAMES, PROCEDURE
 

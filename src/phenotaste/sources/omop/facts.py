@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from phenotaste.sources.omop.place import Place, day
+from phenotaste.sources.omop.cdm import Place, day
+from phenotaste.sources.omop.cdm_schema import CONCEPT, MEASUREMENT, OBSERVATION
 from phenotaste.sources.omop.population import Population
-from phenotaste.sources.omop.tables import CONCEPT, MEASUREMENT, OBSERVATION
 from phenotaste.sources.omop.vocabulary import concepts
 from phenotaste.sources.records import ALCOHOL, BMI, FACTS, SMOKING
 

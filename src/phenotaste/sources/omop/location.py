@@ -10,7 +10,7 @@ from phenotaste.errors import InputError
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
-    from phenotaste.sources.omop.place import Place
+    from phenotaste.sources.omop.cdm import Place
 
 SCHEME = re.compile(r"^([a-z][a-z0-9+.:-]*)://", re.IGNORECASE)
 SERVER = r"(?:[\w.%-]*|\[[0-9a-fA-F:.]+\])(?::\d*)?"
@@ -49,7 +49,7 @@ def opened(workspace: Workspace, location: str, schema: str | None) -> "Iterator
 
 
 def _place(workspace: Workspace, location: str) -> "Place":
-    from phenotaste.sources.omop.files import DuckDB, Folder
+    from phenotaste.sources.omop.backends import DuckDB, Folder
     from phenotaste.sources.omop.postgres import Postgres
 
     shown = redacted(location)

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.place import Place, or_null
-from phenotaste.sources.omop.tables import DEATH, PERIOD, PERSON, WELL_KNOWN
+from phenotaste.sources.omop.cdm import Place, or_null
+from phenotaste.sources.omop.cdm_schema import DEATH, PERIOD, PERSON, WELL_KNOWN
 from phenotaste.sources.omop.vocabulary import concepts
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.place import Place
-from phenotaste.sources.omop.tables import COHORT, PERSON
+from phenotaste.sources.omop.cdm import Place
+from phenotaste.sources.omop.cdm_schema import COHORT, PERSON
 
 if TYPE_CHECKING:
     from ibis import Table, Value

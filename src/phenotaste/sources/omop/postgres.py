@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.errors import InputError
+from phenotaste.sources.omop.cdm import Place, plain_cast
 from phenotaste.sources.omop.location import redacted
-from phenotaste.sources.omop.place import Place, plain_cast
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:

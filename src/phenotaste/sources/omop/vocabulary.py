@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.place import Place
-from phenotaste.sources.omop.tables import (
+from phenotaste.sources.omop.cdm import Place
+from phenotaste.sources.omop.cdm_schema import (
     ANCESTOR,
     ATC_CLASSES,
     CLINICAL_FINDING,

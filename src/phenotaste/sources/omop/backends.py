@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.place import Place
-from phenotaste.sources.reading import CSV, PARQUET, read_file
+from phenotaste.sources.omop.cdm import Place
+from phenotaste.sources.typed_tables import CSV, PARQUET, read_file
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:

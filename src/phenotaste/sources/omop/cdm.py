@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.tables import PERSON, TABLES
-from phenotaste.sources.reading import NOUNS, columns, readable, typed
+from phenotaste.sources.omop.cdm_schema import PERSON, TABLES
+from phenotaste.sources.typed_tables import NOUNS, columns, readable, typed
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from phenotaste.build import code_sets
-from phenotaste.build.compact import Compact
 from phenotaste.build.matching import Encounters
+from phenotaste.build.normalise import Compact
 from phenotaste.build.windows import Periods
 from phenotaste.errors import InputError
 from phenotaste.sources.workspace import Workspace
