@@ -230,7 +230,7 @@ def test_order_of_the_source_does_not_matter(workspace, events, chosen, order):
     ("change", "sentence"),
     [
         ({"min_visits": 5}, "no patient has at least 5 visits; lower --min-visits."),
-        ({"min_patients": 3}, "no feature is seen in at least 3 patients"),
+        ({"min_patients": 3}, "no feature occurs in at least 3 patients"),
         ({"kinds": ("procedure",)}, "no event is a procedure"),
         ({"groups": Groups(ccs="single")}, "no code belongs to a group"),
     ],
@@ -244,7 +244,7 @@ def test_says_which_step_emptied_the_cohort(workspace, change, sentence):
 def test_says_when_nothing_is_there_or_nobody_is_known(workspace):
     with pytest.raises(InputError, match="the source has no events"):
         build.cohort(workspace, records(workspace, [], PERSONS), Settings())
-    with pytest.raises(InputError, match="patient that the persons table knows"):
+    with pytest.raises(InputError, match="patient listed in the persons table"):
         build.cohort(workspace, records(workspace, [event("x", "2008-01-01")], PERSONS), Settings())
     late = [event("a", "2150-01-01")]
     with pytest.raises(InputError, match="before birth, after death or in the future"):
@@ -253,7 +253,7 @@ def test_says_when_nothing_is_there_or_nobody_is_known(workspace):
 
 def test_a_patient_listed_twice_is_refused_without_being_named(workspace):
     twice = [*PERSONS, person("a")]
-    with pytest.raises(InputError, match="1 rows too many") as refusal:
+    with pytest.raises(InputError, match="1 repeated patients") as refusal:
         build.cohort(workspace, records(workspace, [event("a", "2008-01-01")], twice), Settings())
     assert "'a'" not in str(refusal.value)
 

@@ -8,8 +8,8 @@ import pytest
 
 from helpers.cohorts import SHARED
 from phenotaste import build
-from phenotaste.build import ccs, defaults
-from phenotaste.build.settings import Settings
+from phenotaste.build import ccs
+from phenotaste.build.settings import Settings, source_defaults
 from phenotaste.sources import omop, synpuf
 from phenotaste.sources.workspace import Workspace
 
@@ -44,7 +44,7 @@ def slice1(tmp_path_factory):
     for file in SYNPUF.glob("slice1_*.csv.gz"):
         (folder / file.name).symlink_to(file)
     with Workspace() as workspace:
-        chosen = replace(defaults.of_source("synpuf"), min_visits=5, min_patients=5)
+        chosen = replace(source_defaults("synpuf"), min_visits=5, min_patients=5)
         return build.cohort(workspace, synpuf.read(workspace, folder), chosen)
 
 

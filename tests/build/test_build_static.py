@@ -206,7 +206,7 @@ def test_matched_sets_that_the_filters_break_are_counted(workspace):
     assert built.cohort.patient_ids.tolist() == ["a", "c", "d"]
     assert [note for note in built.notes if "matched sets" in note] == [
         "1 matched sets have lost their case or all their controls to the filters; "
-        "match_set in patients.parquet says who belongs together."
+        "match_set in patients.parquet identifies the sets."
     ]
 
 
@@ -214,27 +214,31 @@ def test_like_gives_the_model_s_columns_in_its_order(workspace):
     events = [event("a", "2009-01-01", "z"), event("a", "2009-01-01", "x"), event("a", "2009-01-02", "new")]
     events += [event("b", "2009-01-01", "new"), event("c", "2009-01-01", "x"), event("c", "2009-01-03", "x")]
     people = [person("a", sex="female"), person("b", sex="male"), person("c", sex=None), person("d")]
-    like = build.Like(("Dx_z [X]", "Dx_absent [X]", "Dx_x [X]"), ("sex=male", "sex=female", "race=white"))
+    like = build.ModelColumns(
+        ("Dx_z [X]", "Dx_absent [X]", "Dx_x [X]"), ("sex=male", "sex=female", "race=white")
+    )
     source = records(workspace, events, people)
-    built = build.cohort(workspace, source, Settings(min_patients=99), like=like)
+    built = build.cohort(workspace, source, Settings(min_patients=99), model_columns=like)
     cohort = built.cohort
     assert cohort.patient_ids.tolist() == ["a", "c"]
     assert cohort.feature_names.tolist() == list(like.features)
     assert cohort.visits.toarray().tolist() == [[1, 0, 1], [0, 0, 1], [0, 0, 1]]
     assert cohort.static_names.tolist() == list(like.static)
     assert cohort.static.tolist() == [[0, 1, 0], [0, 0, 0]]
-    assert built.attrition.iloc[-1].tolist()[:4] == ["features that the model knows", 2, 3, 4]
+    assert built.attrition.iloc[-1].tolist()[:4] == ["features of the model", 2, 3, 4]
     assert any("sex=missing" in note for note in built.notes)
-    again = build.cohort(workspace, source, Settings(min_visits=2), like=build.Like(like.features, None))
+    again = build.cohort(
+        workspace, source, Settings(min_visits=2), model_columns=build.ModelColumns(like.features, None)
+    )
     assert again.cohort.patient_ids.tolist() == ["c"]
     assert again.cohort.static is None
     with pytest.raises(InputError, match="no feature of the data is one of the model's"):
-        build.cohort(workspace, source, Settings(), like=build.Like(("Dx_other",), None))
+        build.cohort(workspace, source, Settings(), model_columns=build.ModelColumns(("Dx_other",), None))
 
 
 def test_a_cohort_like_itself_is_itself(workspace):
     built = made(workspace, [person("a", "1950-01-01", sex="female"), person("b", sex="male")])
-    like = build.Like(tuple(built.cohort.feature_names), tuple(built.cohort.static_names))
+    like = build.ModelColumns(tuple(built.cohort.feature_names), tuple(built.cohort.static_names))
     again = made(workspace, [person("a", "1950-01-01", sex="female"), person("b", sex="male")], like=like)
     assert np.array_equal(again.cohort.visits.toarray(), built.cohort.visits.toarray())
     assert np.array_equal(again.cohort.static, built.cohort.static)

@@ -11,7 +11,8 @@ import pytest
 
 from helpers.cohorts import SHARED
 from phenotaste.build import ccs
-from phenotaste.build.groupers import assign, ccs_single
+from phenotaste.build.ccs import single
+from phenotaste.build.groupers import assign
 from phenotaste.build.settings import Groups
 from phenotaste.errors import InputError
 from phenotaste.simulate.paper_phenotypes import TEMPORAL_WEIGHTS
@@ -64,7 +65,7 @@ def test_every_icd9_code_has_ahrqs_category():
         listed = {row["icd9"]: row["ccs"] for row in csv.DictReader(file)}
     assert len(listed) == 15_072
     assert set(ccs.icd9_numbers()) == set(listed)
-    differences = {code: (number, ccs_single("ICD9CM", code)[0]) for code, number in listed.items()}
+    differences = {code: (number, single("ICD9CM", code)[0]) for code, number in listed.items()}
     differences = {code: pair for code, pair in differences.items() if pair[0] != pair[1]}
     assert differences == {"V1204": ("8", "3"), "V1255": ("118", "103"), "5353": ("663", "660")}
     assert {listed["53530"], listed["53531"]} == {"660"}
@@ -76,7 +77,7 @@ def test_every_icd10_code_has_ahrqs_category_without_exception():
         listed = {row["icd10cm"]: row["ccs"] for row in csv.DictReader(file)}
     assert len(listed) == 72_446
     assert ccs.icd10_numbers() == listed
-    assert all(ccs_single("ICD10CM", code)[0] == number for code, number in listed.items())
+    assert all(single("ICD10CM", code)[0] == number for code, number in listed.items())
 
 
 def test_labels_are_the_papers():
@@ -96,12 +97,12 @@ def test_codes_are_found_however_they_are_punctuated_and_never_guessed():
     expected = ("98", "Essential hypertension")
     for vocabulary in ("ICD9CM", "ICD-9-CM", "icd9cm", "ICD9"):
         for code in ("4019", "401.9", " 401.9 ", "4019 "):
-            assert ccs_single(vocabulary, code) == expected
-    assert ccs_single("ICD10CM", "e11.9") == ("49", "Diabetes mellitus without complication")
-    assert ccs_single("ICD9CM", "v12.04")[0] == "3"
+            assert single(vocabulary, code) == expected
+    assert single("ICD10CM", "e11.9") == ("49", "Diabetes mellitus without complication")
+    assert single("ICD9CM", "v12.04")[0] == "3"
     # Zeros mean something: 041.9, 410.9 and 410.90 are three things, of which AHRQ lists these.
-    assert ccs_single("ICD9CM", "0419") == ("3", "Bacterial infection; unspecified site")
-    assert ccs_single("ICD9CM", "41090")[0] == "100"
+    assert single("ICD9CM", "0419") == ("3", "Bacterial infection; unspecified site")
+    assert single("ICD9CM", "41090")[0] == "100"
     for vocabulary, code in [
         ("ICD9CM", "419"),
         ("ICD9CM", "40190"),
@@ -114,11 +115,11 @@ def test_codes_are_found_however_they_are_punctuated_and_never_guessed():
         ("", "4019"),
         (None, "4019"),
     ]:
-        assert ccs_single(vocabulary, code) is None
+        assert single(vocabulary, code) is None
 
 
 def test_slips_in_ahrqs_labels_are_mended():
-    assert ccs_single("ICD9CM", "E9200")[1] == "E Codes: Cut/pierce"
+    assert single("ICD9CM", "E9200")[1] == "E Codes: Cut/pierce"
     assert "transmitteddisease" not in "".join(ccs.labels().values())
 
 

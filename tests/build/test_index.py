@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from phenotaste.build import code_sets
 from phenotaste.build.attrition import Attrition
-from phenotaste.build.index import anchor
-from phenotaste.build.normalise import Compact
+from phenotaste.build.index import find_anchors
+from phenotaste.build.normalise import Normalised
 from phenotaste.build.settings import Index, Match, Settings
 from phenotaste.build.windows import inside
 from phenotaste.errors import InputError
@@ -69,7 +69,7 @@ class Source:
                 key: pa.array(list(column), kind)
                 for (key, kind), column in zip(types.items(), columns, strict=True)
             }
-            return workspace.take(pa.table(arrays).to_reader(), name)
+            return workspace.ingest(pa.table(arrays).to_reader(), name)
 
         moment, day = pa.timestamp("us"), pa.date32()
         people = [(k, f"p{k:03}", self.births[k], self.deaths[k], self.sexes[k]) for k in range(self.n)]
@@ -79,7 +79,7 @@ class Source:
             "labels": (self.labels, {"patient": pa.int32(), "time": moment, "value": pa.float64()}),
             "visits": (self.visits, {"patient": pa.int32(), "time": moment}),
         }
-        return Compact(
+        return Normalised(
             people=table(
                 "people", people, patient=pa.int32(), id=pa.string(), birth=day, death=day, sex=pa.string()
             ),
@@ -110,7 +110,9 @@ def anchored(workspace, source, index, match=None, notes=None, steps=None, use_l
     )
     labels = compact.labels if use_labels else None
     try:
-        table = anchor(workspace, compact, Settings(index=index, match=match), attrition, labels, notes=notes)
+        table = find_anchors(
+            workspace, compact, Settings(index=index, match=match), attrition, labels, notes=notes
+        )
     finally:
         if steps is not None:
             steps.extend(attrition.steps)
@@ -434,8 +436,8 @@ def test_a_label_file_is_joined_by_the_sources_own_id(workspace, tmp_path):
         (1, date(2019, 6, 30), 1.0),
         (2, date(2019, 7, 1), 0.0),
     ]
-    assert "1 rows of the label table are of patients who are not in the data; they do not count." in notes
-    assert "1 rows of the label table repeat a patient; the earliest of each was taken." in notes
+    assert "1 rows of the label table belong to patients who are not in the data and are ignored." in notes
+    assert "1 rows of the label table repeat a patient; the earliest row of each patient is used." in notes
 
 
 @pytest.mark.parametrize(
@@ -443,8 +445,8 @@ def test_a_label_file_is_joined_by_the_sources_own_id(workspace, tmp_path):
     [
         ("patient,when\np001,2019-06-30\n", "lacks the column time"),
         ("patient,time,value\np001,soon,1\n", "column time of the label table"),
-        ("patient,time,value\np001,2019-06-30,2\n", "other numbers than 0"),
-        ("patient,time,value\nzz,2019-06-30,1\n", "names no patient of the data"),
+        ("patient,time,value\np001,2019-06-30,2\n", "values other than 0"),
+        ("patient,time,value\nzz,2019-06-30,1\n", "has no patient of the data"),
     ],
 )
 def test_a_label_file_at_fault_is_refused_with_a_sentence(workspace, tmp_path, text, complaint):
@@ -462,7 +464,7 @@ def test_a_label_file_at_fault_is_refused_with_a_sentence(workspace, tmp_path, t
         (
             Index(HEART_FAILURE),
             Match(same=("shoe size",)),
-            "no column shoe size to match on; choose of: birth",
+            "no column shoe size to match on; choose from: birth",
         ),
         (Index(HEART_FAILURE, window_months=1200), None, "covers the window"),
         (Index(HEART_FAILURE, washout_months=1200), None, "wash-out"),

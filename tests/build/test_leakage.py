@@ -102,7 +102,7 @@ class History:
         def table(name, rows):
             columns = dict(zip(TYPES[name], zip(*rows, strict=True), strict=True))
             arrays = {key: pa.array(list(column), ARROW[TYPES[name][key]]) for key, column in columns.items()}
-            return workspace.take(pa.table(arrays).to_reader(), f"source_{name}")
+            return workspace.ingest(pa.table(arrays).to_reader(), f"source_{name}")
 
         return Records(
             table("events", self.events),

@@ -117,12 +117,12 @@ def test_neither_order_nor_repeats_of_encounters_matter(data, chosen, random):
 @given(inputs, settings)
 def test_the_remembered_list_changes_nothing(data, chosen):
     """With a list of one, nearly every second choice has to look beyond it."""
-    whole, before = match(*data, chosen), matching.SPARE
-    matching.SPARE = 1
+    whole, before = match(*data, chosen), matching.CANDIDATES_PER_CONTROL
+    matching.CANDIDATES_PER_CONTROL = 1
     try:
         short = match(*data, chosen)
     finally:
-        matching.SPARE = before
+        matching.CANDIDATES_PER_CONTROL = before
     assert [column.tolist() for column in whole] == [column.tolist() for column in short]
 
 

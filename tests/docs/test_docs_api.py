@@ -40,7 +40,7 @@ PUBLIC = {
     "phenotaste.report.scores": ["Scoring", "write_scores"],
     "phenotaste.review": ["Comparison", "Decision", "Group", "Review", "Reviewed", "compare", "fingerprint"],
     "phenotaste.disclosure": ["Gate", "Suppressed", "rounded"],
-    "phenotaste.build": ["Built", "Like", "cohort"],
+    "phenotaste.build": ["Built", "ModelColumns", "cohort"],
     "phenotaste.build.settings": ["Groups", "Index", "Match", "Settings", "Static"],
     "phenotaste.sources.meds": ["read"],
     "phenotaste.sources.omop": ["read", "redacted"],
@@ -68,7 +68,7 @@ CONSTANTS = {
 # Methods used only by other parts of the package.
 INTERNAL = {
     "DaskEngine.open", "Disk.around", "Disk.open", "Disk.room", "Evaluation.save", "InMemory.open", "Selection.save",
-    "Workspace.keep", "Workspace.take",
+    "Workspace.ingest", "Workspace.materialise",
 }  # fmt: skip
 DOCUMENTED_DUNDERS = {"Cohort.__getitem__"}  # public, though the name begins with an underscore
 

@@ -47,7 +47,7 @@ def table(workspace, name, rows):
     columns = {
         column: pa.array([_plain(row.get(column)) for row in rows], kind) for column, kind in kinds.items()
     }
-    return workspace.take(pa.table(columns).to_reader(), f"made up {name}")
+    return workspace.ingest(pa.table(columns).to_reader(), f"made up {name}")
 
 
 def _plain(value):

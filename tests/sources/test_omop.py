@@ -12,7 +12,7 @@ import pytest
 from helpers import simulated_cdm as made
 from helpers.omop import COLUMNS, OPTIONS, concept_set, expected, read, refusal
 from phenotaste.sources import omop
-from phenotaste.sources.omop.location import opened
+from phenotaste.sources.omop.backends import open_cdm
 from phenotaste.sources.omop.vocabulary import index_codes
 from phenotaste.sources.workspace import Workspace
 
@@ -227,15 +227,15 @@ def test_a_cohort_in_another_schema(tables, tmp_path):
     )
     held = read(place, cohort_table="Results.COHORT", cohort_id=8)
     assert len(held["persons"][1]) == 1
-    assert "no cohort table" in refusal(place, cohort_table="cohort", cohort_id=8)
-    assert "definition 9" in refusal(place, cohort_table="results.cohort", cohort_id=9)
+    assert "no readable cohort table" in refusal(place, cohort_table="cohort", cohort_id=8)
+    assert "definition id 9" in refusal(place, cohort_table="results.cohort", cohort_id=9)
     assert "both" in refusal(place, cohort_table="results.cohort")
 
 
 def test_concept_sets(parquet, tmp_path):
     def codes(*items, codes="standard"):
         chosen = concept_set(tmp_path / "set.json", *items)
-        with Workspace(threads=1) as workspace, opened(workspace, str(parquet), None) as cdm:
+        with Workspace(threads=1) as workspace, open_cdm(workspace, str(parquet), None) as cdm:
             return set(index_codes(cdm, chosen, codes))
 
     assert codes((101, False, False, False)) == {"OMOP:101"}
@@ -261,14 +261,14 @@ def test_concept_sets_that_cannot_be_used(parquet, tmp_path):
     assert "concept_ancestor" in refusal(bare, index_concepts=chosen)
     plain = concept_set(tmp_path / "plain.json", (101, False, False, False))
     assert "concept_relationship" in refusal(bare, index_concepts=plain, codes="source")
-    assert "leaves no concept" in refusal(
+    assert "is empty" in refusal(
         parquet, index_concepts=concept_set(tmp_path / "none.json", (101, True, True, False))
     )
     for text in ("{", "[1]", '{"items": [{}]}', "3"):
         (tmp_path / "bad.json").write_text(text)
         assert "bad.json" in refusal(parquet, index_concepts=tmp_path / "bad.json")
     assert "could not be read" in refusal(parquet, index_concepts=tmp_path / "absent.json")
-    assert "leave one of them out" in refusal(parquet, index_concepts=chosen, condition_level=2)
+    assert "omit one of them" in refusal(parquet, index_concepts=chosen, condition_level=2)
 
 
 def test_upper_case_names_and_ids_as_text(tables, parquet, tmp_path):
@@ -344,9 +344,9 @@ def test_visits_by_date_where_few_events_name_one(tables, parquet, tmp_path):
     held = read(folder)
     assert held["visits"] is None
     assert {r["visit"] for r in events(folder)} == {None}
-    assert any("visits go by date" in note for note in held["notes"])
+    assert any("visits are by date" in note for note in held["notes"])
     assert expected(parquet)["visits"] is not None
-    assert not any("visits go by date" in note for note in expected(parquet)["notes"])
+    assert not any("visits are by date" in note for note in expected(parquet)["notes"])
 
 
 def test_a_time_where_there_is_no_date(tables, parquet, tmp_path):
@@ -372,7 +372,7 @@ def test_missing_tables_and_columns(tables, parquet, tmp_path):
     made.write_parquet({"condition_occurrence": held}, folder)
     assert "observation_date" in refusal(folder)
     (tmp_path / "empty").mkdir()
-    assert "no person table" in refusal(tmp_path / "empty")
+    assert "no readable person table" in refusal(tmp_path / "empty")
     alone = made.write_parquet({"person": tables["person"]}, tmp_path / "alone")
     assert "no event table" in refusal(alone)
     assert "does not exist" in refusal(tmp_path / "nowhere")

@@ -12,9 +12,9 @@ from helpers.omop import OPTIONS, concept_set, expected, read, refusal
 from helpers.postgres import free_port, load
 from phenotaste.errors import InputError
 from phenotaste.sources import omop
-from phenotaste.sources.omop.cdm import Place
-from phenotaste.sources.omop.location import opened
-from phenotaste.sources.omop.population import population
+from phenotaste.sources.omop.backends import open_cdm
+from phenotaste.sources.omop.cdm import CdmBackend
+from phenotaste.sources.omop.persons import population
 from phenotaste.sources.records import KINDS
 from phenotaste.sources.workspace import Workspace
 
@@ -67,7 +67,7 @@ def test_concept_sets_are_resolved_in_the_database(server, parquet, tmp_path):
 
 
 def test_long_lists_of_concepts_are_asked_for_in_pieces(server, parquet, monkeypatch):
-    monkeypatch.setattr("phenotaste.sources.omop.postgres.IDS_IN_A_QUERY", 3)
+    monkeypatch.setattr("phenotaste.sources.omop.postgres.IDS_PER_QUERY", 3)
     assert read(server.url())["names"] == expected(parquet)["names"]
 
 
@@ -127,14 +127,14 @@ def test_only_the_population_leaves_the_server(server, monkeypatch):
     import phenotaste.sources.omop.postgres as module
 
     asked = {}
-    original = module.Postgres._copied
+    original = module.PostgresBackend._copied
 
     def noting(self, query, schema):
         batches = list(original(self, query, schema))
         asked[tuple(schema.names)] = sum(batch.num_rows for batch in batches)
         yield from batches
 
-    monkeypatch.setattr(module.Postgres, "_copied", noting)
+    monkeypatch.setattr(module.PostgresBackend, "_copied", noting)
     held = read(server.url(), cohort_table="results.cohort", cohort_id=7)
     conditions = asked[("person_id", "day", "visit_occurrence_id", "concept")]
     assert 0 < conditions <= len(held["events"][1])
@@ -150,7 +150,7 @@ def test_the_server_can_use_its_indexes(tables, own, fresh):
     with psycopg.connect(own.url(user="owner")) as link:
         for table, key in keys.items():
             link.execute(f"create index {table}_key on keyed.{table} ({key})")
-    with Workspace(threads=1) as workspace, opened(workspace, own.url(), "keyed") as cdm:
+    with Workspace(threads=1) as workspace, open_cdm(workspace, own.url(), "keyed") as cdm:
         cdm.link.execute("set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off")
         who = population(cdm, "cohort", 7)
         ancestor = cdm.table("concept_ancestor")
@@ -221,11 +221,11 @@ def test_refusals_hold_no_secret(server, monkeypatch, tmp_path):
         f"postgresql://reader:{SECRET}@127.0.0.1:{free}/cdm": "could not be reached",
         f"postgresql://reader:{SECRET}@no-such-host.invalid/cdm": "could not be reached",
         f"postgresql://reader:{SECRET}@{at}/cdm?sslmode=require": "check sslmode",
-        f"postgresql://reader:{SECRET}@{at}:7/cdm": "no address",
-        f"postgresql://reader:{SECRET}@{at}/cdm?nonsense=1": "no address",
+        f"postgresql://reader:{SECRET}@{at}:7/cdm": "not a valid PostgreSQL address",
+        f"postgresql://reader:{SECRET}@{at}/cdm?nonsense=1": "not a valid PostgreSQL address",
         f"postgresql://reader:{SECRET}/@{at}/cdm": "postgresql://…",
         f"postgresql:///cdm?host=127.0.0.1&port={server.port}&user=reader&password={SECRET}": "the password",
-        f"mysql://reader:{SECRET}@{at}/cdm": "no kind of address",
+        f"mysql://reader:{SECRET}@{at}/cdm": "not a supported address",
         f"host=127.0.0.1 password={SECRET}": "does not exist",
     }
     for url, wanted in cases.items():
@@ -240,7 +240,9 @@ def test_schemas_that_do_not_exist(server):
     assert "those with a person table are: cdm" in said
     assert server.reader_password not in said
     assert "no person table in that schema" in refusal(server.url(), schema="results")
-    assert "no cohort table" in refusal(server.url(), cohort_table='results.x"; drop table y', cohort_id=1)
+    assert "no readable cohort table" in refusal(
+        server.url(), cohort_table='results.x"; drop table y', cohort_id=1
+    )
 
 
 def test_tables_that_the_role_may_not_read(server, tables, fresh):
@@ -263,7 +265,7 @@ def test_missing_columns_and_bad_values(tables, fresh):
     at = held.schema.get_field_index("condition_start_date")
     bad = held.set_column(at, "condition_start_date", pa.array(days))
     said = refusal(fresh(tables | {"condition_occurrence": bad}, "bad"), schema="bad")
-    assert "condition_occurrence holds values" in said
+    assert "condition_occurrence has values" in said
     assert "31st" not in said
 
 
@@ -298,7 +300,7 @@ def test_passwords_from_the_environment_and_pgpass(server, monkeypatch, tmp_path
 
 
 def test_a_lost_connection_is_one_sentence(server, monkeypatch):
-    original = Place.table
+    original = CdmBackend.table
 
     def dying(self, name):
         if name == "observation_period":
@@ -308,7 +310,7 @@ def test_a_lost_connection_is_one_sentence(server, monkeypatch):
                 )
         return original(self, name)
 
-    monkeypatch.setattr(Place, "table", dying)
+    monkeypatch.setattr(CdmBackend, "table", dying)
     with Workspace(threads=1) as workspace, pytest.raises(InputError) as refused:
         omop.read(workspace, server.url())
     assert "connection was lost" in str(refused.value)
@@ -317,9 +319,9 @@ def test_a_lost_connection_is_one_sentence(server, monkeypatch):
 def test_nothing_stays_connected(server):
     links = []
     with Workspace(threads=1) as workspace:
-        with opened(workspace, server.url(), "cdm") as cdm:
+        with open_cdm(workspace, server.url(), "cdm") as cdm:
             links.append(cdm.link)
-        with suppress(InputError), opened(workspace, server.url(), "cdm") as cdm:
+        with suppress(InputError), open_cdm(workspace, server.url(), "cdm") as cdm:
             links.append(cdm.link)
             raise InputError("something else.")
     assert [link.closed for link in links] == [True, True]

@@ -36,7 +36,7 @@ def test_gibleed_is_what_another_made_of_it():
     assert set(theirs.feature) == set(patients.index[patients >= 5])
     assert persons == 2694
     assert ours.visit.isna().all()
-    assert any("visits go by date" in note for note in notes)
+    assert any("visits are by date" in note for note in notes)
     assert any("drug_era" in note for note in notes)  # there is no concept_ancestor to roll exposures up with
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from phenotaste.errors import InputError
 from phenotaste.sources import meds as source
-from phenotaste.sources.meds_codes import Meaning, meaning, static_fact
+from phenotaste.sources.meds import ParsedCode, parse_code, static_fact
 from phenotaste.sources.workspace import Workspace
 
 DAY = datetime(2020, 5, 17, 8, 30)
@@ -90,10 +90,8 @@ def test_events_are_what_the_codes_name(workspace, folder):
         key=repr,
     )
     lost, untimed = records.notes
-    assert lost.endswith(
-        "are left out: 3, under 3 codes."
-    )  # a laboratory value, an admission, the end of a drug
-    assert untimed.endswith("that have no time and are left out: 1.")
+    assert lost.endswith("ignored: 3, with 3 codes.")  # a laboratory value, an admission, the end of a drug
+    assert untimed.endswith("without a time, ignored: 1.")
 
 
 def test_static_codes_are_columns_of_persons(workspace, folder):
@@ -116,7 +114,7 @@ def test_a_split_limits_subjects(workspace, folder):
     records = source.read(workspace, folder, split="tuning")
     assert rows(records.persons, "patient") == [(2,)]
     assert rows(records.events.distinct(), "patient")[0] == (2,)
-    with pytest.raises(InputError, match=r"^there is no split test; the data set has: train, tuning\.$"):
+    with pytest.raises(InputError, match=r"^there is no split test; the dataset has: train, tuning\.$"):
         source.read(workspace, folder, split="test")
     (folder / meds.subject_splits_filepath).unlink()
     with pytest.raises(InputError, match="does not exist"):
@@ -178,7 +176,7 @@ def test_an_encounter_column_of_an_extension_is_the_visit(workspace, folder):
     ],
 )
 def test_meanings_of_codes(code, expected):
-    assert meaning(code) == (None if expected is None else Meaning(*expected))
+    assert parse_code(code) == (None if expected is None else ParsedCode(*expected))
 
 
 def test_static_facts_of_codes():
@@ -191,10 +189,10 @@ def test_static_facts_of_codes():
 
 
 def test_what_is_no_meds_folder_is_refused(workspace, tmp_path):
-    with pytest.raises(InputError, match="has no folder data; give the root of a MEDS data set"):
+    with pytest.raises(InputError, match="has no folder data; give the root of a MEDS dataset"):
         source.read(workspace, tmp_path)
     (tmp_path / "data").mkdir()
-    with pytest.raises(InputError, match="holds no Parquet file"):
+    with pytest.raises(InputError, match="contains no Parquet file"):
         source.read(workspace, tmp_path)
     file = tmp_path / "data" / "0.parquet"
     pq.write_table(pa.table({"subject_id": [1], "time": [DAY]}), file)
@@ -206,7 +204,7 @@ def test_what_is_no_meds_folder_is_refused(workspace, tmp_path):
     with pytest.raises(InputError, match="column code of data is of the type float64 and cannot hold codes"):
         source.read(workspace, tmp_path)
     file.write_bytes(b"PAR1 and no more")
-    with pytest.raises(InputError, match="data is no sound Parquet file"):
+    with pytest.raises(InputError, match="data is not a valid Parquet file"):
         source.read(workspace, tmp_path)
 
 

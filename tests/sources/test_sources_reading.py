@@ -80,21 +80,21 @@ def test_several_files_may_differ_in_their_columns(workspace, tmp_path):
         ("a.csv", b"", ("is empty", "a.csv")),
         ("a.csv.gz", gzip.compress(b"", mtime=0), ("is empty", "a.csv.gz")),
         ("a.csv", b"\n\n", ("lacks a header",)),
-        ("a.csv.gz", b"no gzip", ("could not be read", "whole")),
+        ("a.csv.gz", b"no gzip", ("could not be read", "complete")),
         (
             "a.csv.gz",
             gzip.compress(b"a,b\n" + f"{SECRET},2\n".encode() * 200_000, mtime=0)[:-300],
-            ("could not be read", "whole"),
+            ("could not be read", "complete"),
         ),
-        ("a.csv", f"a,b\n{SECRET},2\n{SECRET},2,3\n".encode(), ("is no sound CSV",)),
-        ("a.csv", f"a,b\n{SECRET},2\n{SECRET}\n".encode(), ("is no sound CSV",)),
-        ("a.csv", f'a,b\n{SECRET},2\n3,"{SECRET}\n'.encode(), ("is no sound CSV",)),
+        ("a.csv", f"a,b\n{SECRET},2\n{SECRET},2,3\n".encode(), ("is not a valid CSV file",)),
+        ("a.csv", f"a,b\n{SECRET},2\n{SECRET}\n".encode(), ("is not a valid CSV file",)),
+        ("a.csv", f'a,b\n{SECRET},2\n3,"{SECRET}\n'.encode(), ("is not a valid CSV file",)),
         ("a.csv", f"a,b\n{SECRET},é\n".encode("latin1"), ("is not UTF-8 text",)),
         ("a.csv", "a,é\n1,2\n".encode("latin1"), ("is not UTF-8 text",)),
         ("a.csv", b"a,b,A\n1,2,3\n", ("the column a more than once",)),
         ("a.csv", b"b,c\n1,2\n", ("lacks the column a; its columns are: b, c.",)),
-        ("a.parquet", b"", ("is no sound Parquet file",)),
-        ("a.parquet", b"PAR1" + b"x" * 100 + b"PAR1", ("is no sound Parquet file",)),
+        ("a.parquet", b"", ("is not a valid Parquet file",)),
+        ("a.parquet", b"PAR1" + b"x" * 100 + b"PAR1", ("is not a valid Parquet file",)),
         ("a.xlsx", b"x", ("neither all CSV nor all Parquet", "a.xlsx")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -107,7 +107,7 @@ def test_files_that_cannot_be_read(workspace, tmp_path, name, content, words):
 
 def test_rows_that_go_wrong_late_in_a_file(workspace, tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n" + "1,2\n" * 50_000 + f"1,2,{SECRET}\n")
-    refused(lambda: loaded(workspace, tmp_path / "a.csv", {"a": "text"}), "claims is no sound CSV")
+    refused(lambda: loaded(workspace, tmp_path / "a.csv", {"a": "text"}), "claims is not a valid CSV file")
 
 
 def test_a_parquet_file_with_a_hole(workspace, tmp_path):
@@ -125,7 +125,7 @@ def test_missing_files_and_folders(workspace, tmp_path):
     refused(lambda: loaded(workspace, tmp_path / "none.csv", {}), "none.csv does not exist")
     refused(lambda: loaded(workspace, tmp_path, {}), "is a folder")
     refused(
-        lambda: typed_tables.tables_in(tmp_path, "claims"), "holds no CSV and no Parquet file with claims"
+        lambda: typed_tables.list_files(tmp_path, "claims"), "contains no CSV or Parquet file with claims"
     )
 
 
@@ -139,14 +139,14 @@ def test_missing_files_and_folders(workspace, tmp_path):
         ("time", "1217", "times"),
         ("number", "1,5", "numbers"),
         ("number", "inf", "numbers"),
-        ("integer", "1.5", "whole numbers"),
-        ("integer", "x", "whole numbers"),
+        ("integer", "1.5", "integers"),
+        ("integer", "x", "integers"),
     ],
 )
 def test_values_of_the_wrong_kind_are_counted_and_not_quoted(workspace, tmp_path, kind, bad, noun):
     (tmp_path / "a.csv").write_text(f'a\n"{bad}"\n""\n"{bad}"\n"{bad}"\n')
     message = refused(lambda: loaded(workspace, tmp_path / "a.csv", {"a": kind}))
-    assert message == f"column a of claims has 3 values that are no {noun}; correct the file."
+    assert message == f"column a of claims has 3 values that are not {noun}; correct the file."
     assert bad not in message
 
 
@@ -185,8 +185,8 @@ def test_numbers_that_tools_have_bent_back_into_ids(workspace, tmp_path):
 
 
 def test_a_column_without_any_value_has_no_type(workspace, tmp_path):
-    pq.write_table(pa.table({name: pa.nulls(2) for name in typed_tables.NOUNS}), tmp_path / "a.parquet")
-    kinds = {name: name for name in typed_tables.NOUNS}
+    pq.write_table(pa.table({name: pa.nulls(2) for name in typed_tables.TYPE_NAMES}), tmp_path / "a.parquet")
+    kinds = {name: name for name in typed_tables.TYPE_NAMES}
     table = typed_tables.load(workspace, tmp_path / "a.parquet", "claims", kinds, kinds)
     assert table.to_pyarrow().to_pylist() == [dict.fromkeys(kinds)] * 2
     assert table.date.type().is_date()

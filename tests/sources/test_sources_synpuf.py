@@ -172,11 +172,11 @@ def test_claims_without_a_summary(workspace, tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "holds no claims: no CSV file has inpatient or outpatient or carrier in its name"),
+        ({}, "contains no claims: no CSV file has inpatient or outpatient or carrier in its name"),
         ({"outpatient.csv": "DESYNPUF_ID,CLM_ID\n"}, "outpatient claims lacks the column CLM_FROM_DT"),
         (
             {"outpatient.csv": OUTPATIENT.replace("20080816", "16AUG2008")},
-            "column CLM_FROM_DT of outpatient claims has 1 value that is no date;",
+            "column CLM_FROM_DT of outpatient claims has 1 value that is not a date;",
         ),
         (
             {"outpatient.csv": OUTPATIENT, "beneficiary.csv": SUMMARY},
@@ -188,7 +188,7 @@ def test_claims_without_a_summary(workspace, tmp_path):
         ),
         (
             {"outpatient.csv": OUTPATIENT, "beneficiary.csv": f"YEAR,{SUMMARY}20081,A,19430101,,1,1,0,2,1\n"},
-            "column YEAR of the beneficiary summary holds numbers that are no years",
+            "column YEAR of the beneficiary summary has values that are not years",
         ),
         (
             {"outpatient.csv": OUTPATIENT, "pde.csv": "DESYNPUF_ID,SRVC_DT\n"},
@@ -205,7 +205,7 @@ def test_bad_folders_are_refused_in_one_sentence(workspace, tmp_path, files, mes
 
 
 def test_no_folder(workspace, tmp_path):
-    with pytest.raises(InputError, match="is not a folder; give the one that holds the SynPUF files"):
+    with pytest.raises(InputError, match="is not a folder; give the folder of the SynPUF files"):
         synpuf.read(workspace, tmp_path / "none")
 
 
@@ -260,7 +260,7 @@ def static_of(workspace, records, who, at):
         table[f"sex_{value}"] = (persons.sex == value).astype(int)
     for value in ("white", "black", "other", "hispanic"):
         table[f"race_{value}"] = (persons.race == value).astype(int)
-    wanted = workspace.take(pa.table({"patient": list(who)}).to_reader(), "wanted")
+    wanted = workspace.ingest(pa.table({"patient": list(who)}).to_reader(), "wanted")
     facts = records.facts.filter(records.facts.time.date() <= at).semi_join(wanted, "patient")
     facts = facts.to_pandas().sort_values("time")
     last = facts.drop_duplicates(["patient", "name"], keep="last").pivot(

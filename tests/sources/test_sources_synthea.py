@@ -129,24 +129,27 @@ def test_patients_whom_the_list_lacks_are_kept_and_counted(workspace, tmp_path):
     records = synthea.read(workspace, export(tmp_path, NEW | {"conditions": stranger}))
     assert ("p9", None) in rows(records.persons, "patient", "birth")
     assert records.notes == (
-        "Patients with events, but without a row in patients, so that static facts are missing: 1.",
+        "Patients with events but without a row in patients, whose static facts are missing: 1.",
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"patients": None}, "holds no patients.csv"),
-        ({"conditions": None, "medications": None, "procedures": None}, "holds neither conditions.csv nor"),
+        ({"patients": None}, "contains no patients.csv"),
+        (
+            {"conditions": None, "medications": None, "procedures": None},
+            "contains neither conditions.csv nor",
+        ),
         ({"conditions": "START,PATIENT\n"}, "conditions lacks the column CODE"),
         ({"conditions": "PATIENT,CODE\np1,2\n"}, "conditions lacks the column START"),
         (
             {"conditions": "START,PATIENT,CODE\n05/01/2020,p1,2\n"},
-            "column START of conditions has 1 value that is no time;",
+            "column START of conditions has 1 value that is not a time;",
         ),
         (
             {"patients": NEW["patients"] + "p1,1951-03-01,,9,A,M,B,w,n,F\n"},
-            "patients has several rows for some patients (too many: 1)",
+            "patients has several rows for some patients (1 too many)",
         ),
     ],
 )
@@ -158,7 +161,7 @@ def test_bad_exports_are_refused(workspace, tmp_path, changes, message):
 
 
 def test_an_empty_folder_and_none_at_all(workspace, tmp_path):
-    with pytest.raises(InputError, match=r"holds no patients\.csv"):
+    with pytest.raises(InputError, match=r"contains no patients\.csv"):
         synthea.read(workspace, tmp_path)
     with pytest.raises(InputError, match="is not a folder"):
         synthea.read(workspace, tmp_path / "none")

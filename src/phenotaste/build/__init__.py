@@ -1,5 +1,5 @@
-"""From events to a cohort: code groups, index dates, windows, matching, filters, and the attrition table."""
+"""Building a cohort from events: code groups, index dates, windows, matching, filters and attrition."""
 
-from phenotaste.build.assemble import Built, Like, cohort
+from phenotaste.build.assemble import Built, ModelColumns, cohort
 
-__all__ = ["Built", "Like", "cohort"]
+__all__ = ["Built", "ModelColumns", "cohort"]

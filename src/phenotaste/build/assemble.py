@@ -1,4 +1,4 @@
-"""The build from end to end: records and settings in, a cohort with its attrition and data quality out."""
+"""The complete build: from records and settings to a cohort with its attrition and data quality."""
 
 import io
 import json
@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from phenotaste.build import filters, index, quality, toml, window_figure, windows
-from phenotaste.build.attrition import Attrition
-from phenotaste.build.features import Features, choose
-from phenotaste.build.matrix import Rows, gather
-from phenotaste.build.normalise import Compact, compact
+from phenotaste.build import index, toml, window_figure, windows
+from phenotaste.build.attrition import Attrition, quality_summary
+from phenotaste.build.features import Features, select_features
+from phenotaste.build.matrix import Rows, apply_minimums, collect_visits, to_model_features
+from phenotaste.build.normalise import ENCOUNTER, Normalised, normalise
 from phenotaste.build.settings import Settings
-from phenotaste.build.static import like_model, static_features
-from phenotaste.build.visits import ENCOUNTER
+from phenotaste.build.static import static_features, to_model_columns
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.checks import CSR
 from phenotaste.sources.records import Records
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.sources.workspace import Workspace, translate_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ibis import Table
 
 
-class Like(NamedTuple):
+class ModelColumns(NamedTuple):
     """The columns of a fitted model, in its order; static is None for a model without static features.
 
     Examples
@@ -36,8 +35,8 @@ class Like(NamedTuple):
     >>> from phenotaste import TASTE, build, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, n_static=2, rank=3, random_state=1)
     >>> model = TASTE(rank=3, random_state=0).fit(cohort)
-    >>> like = build.Like(tuple(model.feature_names_in_), tuple(model.static_names_in_))
-    >>> len(like.features), len(like.static)
+    >>> columns = build.ModelColumns(tuple(model.feature_names_in_), tuple(model.static_names_in_))
+    >>> len(columns.features), len(columns.static)
     (30, 2)
     """
 
@@ -47,7 +46,7 @@ class Like(NamedTuple):
 
 @dataclass(frozen=True)
 class Built:
-    """A cohort and how it came about.
+    """A cohort with its attrition, data quality and settings.
 
     Examples
     --------
@@ -65,18 +64,18 @@ class Built:
     """
 
     cohort: Cohort
-    attrition: "pd.DataFrame"  # step, patients, visits, events, and how many of each the step removed
+    attrition: "pd.DataFrame"  # step, patients, visits, events, and the numbers that the step removed
     quality: dict[str, Any]
     unmapped: "pd.DataFrame"  # vocabulary, code, kind, name, events
-    settings: Settings  # with the unit of visits that was used
+    settings: Settings  # with the visit unit that was used
     patients: (
         "pa.Table | None"  # with an index: patient, label, index_date, window_start, window_end, match_set
     )
     notes: tuple[str, ...]
-    labelled: bool = False  # the source stated the index dates
+    labelled: bool = False  # whether the index dates come from labels of the source
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """The cohort's folder, with the attrition, the settings and the data quality beside the data.
+        """Save the cohort as a folder, together with the attrition, the settings and the data quality.
 
         Examples
         --------
@@ -97,7 +96,7 @@ class Built:
         self.cohort.save(path, extra_files=self.files())
 
     def files(self) -> Mapping[str, bytes]:
-        """What `save` puts beside the data, by name.
+        """The files that `save` adds to the cohort, by name.
 
         Examples
         --------
@@ -134,10 +133,10 @@ def cohort(
     records: Records,
     settings: Settings,
     *,
-    like: Like | None = None,
+    model_columns: ModelColumns | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Built:
-    """Build a cohort; with `like` on the features of a fitted model, whatever the data have.
+    """Build a cohort; with `model_columns`, on the features of a fitted model.
 
     Examples
     --------
@@ -153,48 +152,47 @@ def cohort(
     >>> built.cohort.feature_names.tolist()
     ['Dx_Diabetes mellitus without complication [49.]', 'Dx_Essential hypertension [98.]']
     """
-    tell = progress or (lambda step: None)
-    with refusing("the source"):
-        return _Build(workspace, records, settings, like, tell).run()
+    with translate_errors("the source"):
+        return _Build(workspace, records, settings, model_columns, progress or (lambda step: None)).run()
 
 
 class _Build:
-    """What the steps of one build share."""
+    """State shared by the steps of one build."""
 
     def __init__(
         self,
         workspace: Workspace,
         records: Records,
         settings: Settings,
-        like: Like | None,
-        tell: Callable[[str], None],
+        model_columns: ModelColumns | None,
+        progress: Callable[[str], None],
     ) -> None:
-        self.workspace, self.records, self.like, self.tell = workspace, records, like, tell
-        self.settings = settings
+        self.workspace, self.records, self.settings = workspace, records, settings
+        self.model_columns, self.progress = model_columns, progress
         self.attrition = Attrition()
         self.notes = list(records.notes)
 
     def run(self) -> Built:
-        self.tell("reading events")
-        tables, reading = compact(self.workspace, self.records, self.settings.visit)
-        self.settings = replace(self.settings, visit=reading.unit)
-        self.tell("grouping codes")
-        features = choose(self.workspace, tables, reading, self.settings, self.attrition)
-        self.tell("checking data quality")
-        oddities = quality.summary(tables, reading, features.unmapped)
+        self.progress("reading events")
+        tables, counts = normalise(self.workspace, self.records, self.settings.visit)
+        self.settings = replace(self.settings, visit=counts.unit)
+        self.progress("grouping codes")
+        features = select_features(self.workspace, tables, counts, self.settings, self.attrition)
+        self.progress("checking data quality")
+        quality = quality_summary(tables, counts, features.unmapped)
         anchors = self.anchors(tables)
-        self.tell("collecting visits")
-        rows, names = self.rows(tables, features, anchors)
-        self.tell("static features")
-        return self.built(tables, rows, names, anchors, oddities, features.unmapped)
+        self.progress("collecting visits")
+        rows, names = self.visits(tables, features, anchors)
+        self.progress("static features")
+        return self.built(tables, rows, names, anchors, quality, features.unmapped)
 
-    def anchors(self, tables: Compact) -> "Table | None":
+    def anchors(self, tables: Normalised) -> "Table | None":
         if self.settings.index is None:
             return None
-        self.tell("index dates and windows")
+        self.progress("index dates and windows")
         if self.settings.implausible == "drop":
-            tables = tables._replace(events=tables.events.filter(tables.events.doubt == 0))
-        return index.anchor(
+            tables = tables._replace(events=tables.events.filter(tables.events.implausible == 0))
+        return index.find_anchors(
             self.workspace,
             tables,
             self.settings,
@@ -204,55 +202,56 @@ class _Build:
             self.notes,
         )
 
-    def rows(self, tables: Compact, features: Features, anchors: "Table | None") -> tuple[Rows, np.ndarray]:
-        """The visits that pass all filters, and the names that their features are numbered by."""
+    def visits(
+        self, tables: Normalised, features: Features, anchors: "Table | None"
+    ) -> tuple[Rows, np.ndarray]:
+        """The visits that pass all filters, and the names of their features."""
         settings, events = self.settings, features.events
         starts = tables.visits if settings.visit == ENCOUNTER else None
         if anchors is not None:
             events = windows.inside(events, anchors)
             starts = None if starts is None else windows.inside(starts, anchors)
-        rows = gather(self.workspace, events, starts)
+        rows = collect_visits(self.workspace, events, starts)
         if anchors is not None:
             self.attrition.record(
                 "in the window",
                 rows.n_patients,
                 len(rows.patient),
                 rows.n_events,
-                "no event lies in a window; choose a longer window or a shorter gap.",
+                "no event is in a window; choose a longer window or a shorter gap.",
             )
-        if self.like is not None:
-            names = np.array(self.like.features, dtype=str)
-            rows = filters.as_model(rows, features.names, self.like.features, self.attrition)
-            return filters.enough(rows, len(names), settings.min_visits, 1, self.attrition), names
-        rows = filters.enough(
+        if self.model_columns is not None:
+            names = np.array(self.model_columns.features, dtype=str)
+            rows = to_model_features(rows, features.names, self.model_columns.features, self.attrition)
+            return apply_minimums(rows, len(names), settings.min_visits, 1, self.attrition), names
+        rows = apply_minimums(
             rows, len(features.names), settings.min_visits, settings.min_patients, self.attrition
         )
         used = np.zeros(len(features.names), bool)
         used[rows.feature] = True
-        return rows._replace(feature=(np.cumsum(used) - 1).astype(np.int32)[rows.feature]), features.names[
-            used
-        ]
+        renumbered = (np.cumsum(used) - 1).astype(np.int32)[rows.feature]
+        return rows._replace(feature=renumbered), features.names[used]
 
     def built(
         self,
-        tables: Compact,
+        tables: Normalised,
         rows: Rows,
         names: np.ndarray,
         anchors: "Table | None",
-        oddities: dict[str, Any],
+        quality: dict[str, Any],
         unmapped: "pd.DataFrame",
     ) -> Built:
         kept, firsts = np.unique(rows.patient, return_index=True)
         offsets = np.append(firsts, len(rows.patient))
-        chosen = None if anchors is None else anchors.order_by("patient").to_pyarrow()
-        if chosen is not None:
-            chosen = chosen.take(np.searchsorted(chosen["patient"].to_numpy(), kept))
-            if broken := _broken_sets(chosen):
+        selected = None if anchors is None else anchors.order_by("patient").to_pyarrow()
+        if selected is not None:
+            selected = selected.take(np.searchsorted(selected["patient"].to_numpy(), kept))
+            if broken := _broken_sets(selected):
                 self.notes.append(
                     f"{broken:,} matched sets have lost their case or all their controls to the filters; "
-                    "match_set in patients.parquet says who belongs together."
+                    "match_set in patients.parquet identifies the sets."
                 )
-        static, static_names = self.static(tables, rows, offsets, kept, anchors, chosen)
+        static, static_names = self.static(tables, rows, offsets, kept, anchors, selected)
         ids = tables.people.order_by("patient").select("id").to_pyarrow()["id"].take(kept)
         table = self.attrition.frame()
         data = CSR(_values(rows.amount, self.settings.values), rows.feature, rows.indptr, len(names))
@@ -264,11 +263,11 @@ class _Build:
             visit_times=rows.time,
             feature_names=names,
             static_names=static_names,
-            labels=_labels(chosen),
+            labels=_labels(selected),
             origin={
-                "settings": _plain(asdict(self.settings)),
+                "settings": _json_value(asdict(self.settings)),
                 "attrition": table.to_dict("records"),
-                "quality": oddities,
+                "quality": quality,
                 "notes": self.notes,
                 "index_codes": list(self.records.index_codes),
             },
@@ -276,41 +275,41 @@ class _Build:
         return Built(
             built,
             table,
-            oddities,
+            quality,
             unmapped,
             self.settings,
-            _listed(ids, chosen),
+            _patient_table(ids, selected),
             tuple(self.notes),
             tables.labels is not None,
         )
 
     def static(
         self,
-        tables: Compact,
+        tables: Normalised,
         rows: Rows,
         offsets: np.ndarray,
         kept: np.ndarray,
         anchors: "Table | None",
-        chosen: "pa.Table | None",
+        selected: "pa.Table | None",
     ) -> tuple[np.ndarray | None, list[str] | None]:
-        if self.like is not None and self.like.static is None:
+        if self.model_columns is not None and self.model_columns.static is None:
             return None, None
-        age_at = self.age_at(rows, offsets, chosen)
+        age_at = self.age_at(rows, offsets, selected)
         matrix, names, notes = static_features(tables, kept, age_at, anchors, self.settings.static)
         self.notes += notes
-        if self.like is not None and self.like.static is not None:
-            matrix, notes = like_model(matrix, names, self.like.static, len(kept))
+        if self.model_columns is not None and self.model_columns.static is not None:
+            matrix, notes = to_model_columns(matrix, names, self.model_columns.static, len(kept))
             self.notes += notes
-            names = list(self.like.static)
+            names = list(self.model_columns.static)
         return (matrix, names) if matrix is not None else (None, None)
 
-    def age_at(self, rows: Rows, offsets: np.ndarray, chosen: "pa.Table | None") -> np.ndarray:
-        """The day each patient's age is taken at: one for all, the end of the window, or the last visit."""
+    def age_at(self, rows: Rows, offsets: np.ndarray, selected: "pa.Table | None") -> np.ndarray:
+        """The day at which each patient's age is taken: a fixed date, the end of the window, or the last visit."""
         n_patients = len(offsets) - 1
         if self.settings.static.age_at is not None:
             return np.full(n_patients, np.datetime64(self.settings.static.age_at, "D"))
-        if chosen is not None:
-            return chosen["end"].to_numpy().astype("datetime64[D]")
+        if selected is not None:
+            return selected["end"].to_numpy().astype("datetime64[D]")
         if self.records.as_of is not None:
             return np.full(n_patients, np.datetime64(self.records.as_of, "D"))
         return rows.time[offsets[1:] - 1].astype("datetime64[D]")
@@ -322,39 +321,39 @@ def _values(counts: np.ndarray, values: str) -> np.ndarray:
     return np.log1p(counts, dtype=np.float64) if values == "log" else counts.astype(np.float64)
 
 
-def _labels(chosen: "pa.Table | None") -> np.ndarray | None:
-    if chosen is None:
+def _labels(selected: "pa.Table | None") -> np.ndarray | None:
+    if selected is None:
         return None
-    labels = chosen["label"].to_numpy().astype(float)
+    labels = selected["label"].to_numpy().astype(float)
     return None if np.isnan(labels).all() else labels
 
 
-def _broken_sets(chosen: "pa.Table") -> int:
-    """How many matched sets are left without a case or without a control."""
-    matched = chosen.filter(chosen["set"].is_valid())
+def _broken_sets(selected: "pa.Table") -> int:
+    """The number of matched sets without a case or without a control."""
+    matched = selected.filter(selected["set"].is_valid())
     sets, labels = matched["set"].to_numpy(), matched["label"].to_numpy()
     return len(np.setxor1d(sets[labels == 1], sets[labels == 0]))
 
 
-def _listed(ids: "pa.ChunkedArray", chosen: "pa.Table | None") -> "pa.Table | None":
+def _patient_table(ids: "pa.ChunkedArray", selected: "pa.Table | None") -> "pa.Table | None":
     import pyarrow as pa
 
-    if chosen is None:
+    if selected is None:
         return None
     return pa.table(
         {
             "patient": ids,
-            "label": chosen["label"],
-            "index_date": chosen["index"],
-            "window_start": chosen["start"],
-            "window_end": chosen["end"],
-            "match_set": chosen["set"],
+            "label": selected["label"],
+            "index_date": selected["index"],
+            "window_start": selected["start"],
+            "window_end": selected["end"],
+            "match_set": selected["set"],
         }
     )
 
 
-def _plain(value: Any) -> Any:
-    """Tuples as lists, as JSON gives them back."""
+def _json_value(value: Any) -> Any:
+    """Tuples as lists, as in JSON."""
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
+        return {name: _json_value(inner) for name, inner in value.items()}
+    return [_json_value(inner) for inner in value] if isinstance(value, tuple | list) else value

@@ -1,7 +1,8 @@
-"""The attrition table: patients, visits and events after each step of a build, and what the step removed."""
+"""Attrition (patients, visits and events after each step of a build) and the data quality summary."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from phenotaste.build.normalise import AFTER_DEATH, BEFORE_BIRTH, IN_FUTURE, Normalised, ReadCounts
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """What is left after a step."""
+    """Counts after a step."""
 
     step: str
     patients: int
@@ -19,10 +20,10 @@ class Step(NamedTuple):
 
 
 class Attrition:
-    """Steps in the order they were taken; the one that leaves nobody ends the build with a sentence.
+    """The steps of a build in order; a step that leaves no patient raises an InputError.
 
-    `tally` has a row for each patient who is left once code groups are applied: patient, visits, events.
-    Steps that choose whole patients are counted from it, whatever the size of the data.
+    `tally` has a row for each patient remaining after code groups are applied: patient, visits, events.
+    Steps that select patients are counted from it, independently of the number of events.
     """
 
     def __init__(self) -> None:
@@ -30,18 +31,18 @@ class Attrition:
         self.tally: Table | None = None
 
     def record(self, step: str, patients: int, visits: int, events: int, if_empty: str) -> None:
-        """Add a step that was counted elsewhere; `if_empty` is the sentence for a step that leaves nothing."""
+        """Add a step with its counts; `if_empty` is the message where nothing is left."""
         self.steps.append(Step(step, int(patients), int(visits), int(events)))
         if not patients or not events:
             raise InputError(if_empty)
 
     def keep(self, step: str, people: "Table", if_empty: str) -> None:
-        """Add a step that left these patients (a table with the column `patient`, any further ones, repeats too).
+        """Add a step that keeps these patients (column `patient`; other columns and repeated rows are ignored).
 
-        Those without an event in a code group are gone already and count no more.
+        Patients without an event in a code group have been removed by an earlier step and are not counted.
         """
         if self.tally is None:
-            raise RuntimeError("patients are chosen after code groups are applied")
+            raise RuntimeError("patients are selected after code groups are applied")
         left = self.tally.semi_join(people.select("patient"), "patient")
         counts = left.aggregate(
             patients=left.count(), visits=left.visits.sum().coalesce(0), events=left.events.sum().coalesce(0)
@@ -49,10 +50,51 @@ class Attrition:
         self.record(step, **counts.to_pyarrow().to_pylist()[0], if_empty=if_empty)
 
     def frame(self) -> "pd.DataFrame":
-        """A row for each step: what is left after it, and how much of each it removed."""
+        """A row for each step: the counts after it, and the differences to the step before."""
         import pandas as pd
 
         table = pd.DataFrame(self.steps, columns=list(Step._fields))
         for name in Step._fields[1:]:
             table[f"{name}_removed"] = -table[name].diff().fillna(0).astype("int64")
         return table
+
+
+def quality_summary(
+    tables: Normalised, counts: ReadCounts, unmapped: "pd.DataFrame"
+) -> dict[str, int | None]:
+    """Data quality counts: of rows in the source, but without duplicates where they concern dates."""
+    events = tables.events
+    flags = {
+        name: ((events.implausible & bit) > 0).sum().coalesce(0)
+        for name, bit in (
+            ("events_before_birth", BEFORE_BIRTH),
+            ("events_after_death", AFTER_DEATH),
+            ("events_in_the_future", IN_FUTURE),
+        )
+    }
+    dates = events.aggregate(**flags, patients=events.patient.nunique()).to_pyarrow().to_pylist()[0]
+    patients = tables.people.count().execute()
+    return {
+        "events": counts.events,
+        "events_without_code": counts.without_code,
+        "events_without_date": counts.without_date,
+        "events_of_unknown_patients": counts.unknown_patients,
+        "duplicate_events": counts.duplicates,
+        "events_before_birth": int(dates["events_before_birth"]),
+        "events_after_death": int(dates["events_after_death"]),
+        "events_in_the_future": int(dates["events_in_the_future"]),
+        "visits_without_codes": _visits_without_codes(tables),
+        "patients": int(patients),
+        "patients_without_events": int(patients) - int(dates["patients"]),
+        "codes": tables.codes.num_rows,
+        "unmapped_codes": len(unmapped),
+        "unmapped_events": int(unmapped["events"].sum()),
+    }
+
+
+def _visits_without_codes(tables: Normalised) -> int | None:
+    """The number of encounters without events; None where the source lists no encounters."""
+    if tables.visits is None:
+        return None
+    used = tables.events.select("patient", "encounter").filter(tables.events.encounter.notnull()).distinct()
+    return int(tables.visits.anti_join(used, ["patient", "encounter"]).count().execute())

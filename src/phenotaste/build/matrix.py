@@ -1,26 +1,28 @@
-"""Events in order of patient, visit and feature, streamed into the arrays of a sparse matrix."""
+"""Sorted events streamed into the arrays of a sparse matrix, and filters on its visits and features."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.build.attrition import Attrition
+from phenotaste.sources.workspace import Workspace, translate_errors
 
 if TYPE_CHECKING:
     from ibis import Table
 
 KEYS = ("patient", "visit", "feature")
+MAX_CELLS = 2**24  # patients times features counted at once
 
 
 class Rows(NamedTuple):
-    """Visits in order of patient and time; the entries of visit i lie from indptr[i] up to indptr[i + 1]."""
+    """Visits in order of patient and time; the entries of visit i are those from indptr[i] up to indptr[i + 1]."""
 
     patient: np.ndarray  # of each visit: int32
     time: np.ndarray  # of each visit: datetime64[us]
     indptr: np.ndarray
     feature: np.ndarray  # of each entry: int32
-    amount: np.ndarray  # of each entry: how many events
+    amount: np.ndarray  # of each entry: number of events
 
     @property
     def n_events(self) -> int:
@@ -28,74 +30,72 @@ class Rows(NamedTuple):
 
     @property
     def n_patients(self) -> int:
-        """Visits of one patient stand together."""
+        """The number of patients; visits of one patient are contiguous."""
         return int(np.count_nonzero(np.diff(self.patient)) + 1) if len(self.patient) else 0
 
-    def take_entries(self, wanted: np.ndarray) -> "Rows":
-        """These entries only; a visit that has none of them is gone."""
-        if wanted.all():
+    def take_entries(self, mask: np.ndarray) -> "Rows":
+        """Keep entries by mask, and drop visits without entries."""
+        if mask.all():
             return self
-        ends = np.concatenate([[0], np.cumsum(wanted)])[self.indptr]
-        left = np.flatnonzero(np.diff(ends))
+        ends = np.concatenate([[0], np.cumsum(mask)])[self.indptr]
+        visits = np.flatnonzero(np.diff(ends))
         return Rows(
-            self.patient[left],
-            self.time[left],
-            np.append(ends[left], ends[-1]),
-            self.feature[wanted],
-            self.amount[wanted],
+            self.patient[visits],
+            self.time[visits],
+            np.append(ends[visits], ends[-1]),
+            self.feature[mask],
+            self.amount[mask],
         )
 
-    def take_visits(self, wanted: np.ndarray) -> "Rows":
-        if wanted.all():
+    def take_visits(self, mask: np.ndarray) -> "Rows":
+        if mask.all():
             return self
         lengths = np.diff(self.indptr)
-        entries = np.repeat(wanted, lengths)
-        indptr = np.concatenate([[0], np.cumsum(lengths[wanted])])
-        return Rows(
-            self.patient[wanted], self.time[wanted], indptr, self.feature[entries], self.amount[entries]
-        )
+        entries = np.repeat(mask, lengths)
+        indptr = np.concatenate([[0], np.cumsum(lengths[mask])])
+        return Rows(self.patient[mask], self.time[mask], indptr, self.feature[entries], self.amount[entries])
 
 
-def gather(workspace: Workspace, events: "Table", starts: "Table | None") -> Rows:
-    """The events (patient, time, visit, feature) as rows; a visit begins with its first event.
+def collect_visits(workspace: Workspace, events: "Table", starts: "Table | None") -> Rows:
+    """Collect events (patient, time, visit, feature) as rows; a visit starts at its first event.
 
-    `starts` (patient, visit, time) are visits that are known to have begun earlier.
+    `starts` (patient, visit, time) are recorded starts, used where they are earlier.
     """
-    columns = _collected(_whole_visits(workspace, _begun(events, starts)))
-    # One column at a time, and its pieces gone before the next: together they may fill the memory.
+    columns = _chunked_columns(_complete_visits(workspace, _with_starts(events, starts)))
+    # One column at a time, freeing its chunks before the next, to limit peak memory.
     patient, time, lengths, feature, amount = (np.concatenate(columns.pop(0)) for _ in range(len(columns)))
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return _in_order_of_time(Rows(patient, time.view("M8[us]"), indptr, feature, amount))
+    return _sorted_by_time(Rows(patient, time.view("M8[us]"), indptr, feature, amount))
 
 
-def _collected(blocks: Iterator[list[np.ndarray]]) -> list[list[np.ndarray]]:
-    """The pieces of each column; one at least, without rows."""
-    columns = [[column] for column in _piece(*[np.empty(0, np.int64)] * 4)]
+def _chunked_columns(blocks: Iterator[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    """The chunks of each column; the first one is empty."""
+    columns = [[column] for column in _compress(*[np.empty(0, np.int64)] * 4)]
     for block in blocks:
-        for pieces, piece in zip(columns, _piece(*block), strict=True):
-            pieces.append(piece)
+        for chunks, chunk in zip(columns, _compress(*block), strict=True):
+            chunks.append(chunk)
     return columns
 
 
-def _begun(events: "Table", starts: "Table | None") -> "Table":
+def _with_starts(events: "Table", starts: "Table | None") -> "Table":
     if starts is None:
         return events
-    begun = starts.select(start_patient=starts.patient, start_visit=starts.visit, start=starts.time)
+    begin = starts.select(start_patient=starts.patient, start_visit=starts.visit, start=starts.time)
     joined = events.left_join(
-        begun, [events.patient == begun.start_patient, events.visit == begun.start_visit]
+        begin, [events.patient == begin.start_patient, events.visit == begin.start_visit]
     )
     time = (joined.start < joined.time).ifelse(joined.start, joined.time)
     return joined.select("patient", "visit", "feature", time=time)
 
 
-def _whole_visits(workspace: Workspace, events: "Table") -> Iterator[list[np.ndarray]]:
-    """Columns patient, visit, feature and time, block by block, where no visit is cut in two."""
+def _complete_visits(workspace: Workspace, events: "Table") -> Iterator[list[np.ndarray]]:
+    """Columns patient, visit, feature and time in blocks that do not split a visit."""
     import pyarrow as pa
 
     ordered = events.select(*KEYS, time=events.time.cast("timestamp(6)")).order_by(*KEYS)
     rest = None
-    with refusing("the events"):
-        # DuckDB's own reader, for Ibis would hold the rows twice.
+    with translate_errors("the events"):
+        # DuckDB's own reader: Ibis would hold the rows twice.
         for batch in workspace.con.con.sql(workspace.con.compile(ordered)).to_arrow_reader(1_000_000):
             columns = [batch.column(name) for name in (*KEYS, "time")]
             columns[3] = columns[3].cast(pa.int64())
@@ -112,10 +112,10 @@ def _whole_visits(workspace: Workspace, events: "Table") -> Iterator[list[np.nda
             yield rest
 
 
-def _piece(
+def _compress(
     patient: np.ndarray, visit: np.ndarray, feature: np.ndarray, time: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Sorted events as visits (patient, time, number of entries) and entries (feature, count)."""
+    """Reduce sorted events to visits (patient, time, number of entries) and entries (feature, count)."""
     new_visit = np.ones(len(patient), bool)
     new_visit[1:] = (patient[1:] != patient[:-1]) | (visit[1:] != visit[:-1])
     new_entry = new_visit.copy()
@@ -133,13 +133,103 @@ def _piece(
     )
 
 
-def _in_order_of_time(rows: Rows) -> Rows:
-    """Encounters are numbered at random; days, weeks and months come in order already."""
+def _sorted_by_time(rows: Rows) -> Rows:
+    """Sort the visits of each patient; needed for encounters only, whose numbers are hashes."""
     if not ((np.diff(rows.patient) == 0) & (np.diff(rows.time) < np.timedelta64(0, "us"))).any():
         return rows
-    # Stable, so that encounters which begin at one moment keep one order whatever the order of the source.
+    # Stable, so that simultaneous encounters have an order that does not depend on the source.
     order = np.lexsort((rows.time, rows.patient))
     lengths = np.diff(rows.indptr)[order]
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     entries = np.repeat(rows.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
     return Rows(rows.patient[order], rows.time[order], indptr, rows.feature[entries], rows.amount[entries])
+
+
+def apply_minimums(
+    rows: Rows, n_features: int, min_visits: int, min_patients: int, attrition: Attrition
+) -> Rows:
+    """Remove patients with few visits and features with few patients, alternately until both minimums hold."""
+    size = _size(rows)
+    visits_kept = size.copy()
+    while True:
+        rows = with_visits(rows, min_visits)
+        visits_kept -= size - _size(rows)
+        common = rows if min_patients <= 1 else _with_common_features(rows, n_features, min_patients)
+        if len(common.feature) == len(rows.feature):
+            break
+        rows, size = common, _size(common)
+    if min_visits > 1:
+        patients, visits, events = visits_kept
+        attrition.record(
+            f"at least {min_visits} visits",
+            patients,
+            visits,
+            events,
+            f"no patient has at least {min_visits} visits; lower --min-visits.",
+        )
+    if min_patients > 1:
+        patients, visits, events = _size(rows)
+        attrition.record(
+            f"features in at least {min_patients} patients",
+            patients,
+            visits,
+            events,
+            f"no feature occurs in at least {min_patients} patients with enough visits; "
+            "lower --min-patients or --min-visits.",
+        )
+    return rows
+
+
+def with_visits(rows: Rows, min_visits: int) -> Rows:
+    counts = np.bincount(rows.patient)
+    return rows if min_visits <= 1 else rows.take_visits((counts >= min_visits)[rows.patient])
+
+
+def _with_common_features(rows: Rows, n_features: int, min_patients: int) -> Rows:
+    common = patients_per_feature(rows, n_features) >= min_patients
+    return rows if common.all() else rows.take_entries(common[rows.feature])
+
+
+def patients_per_feature(rows: Rows, n_features: int) -> np.ndarray:
+    """The number of patients with each feature, in chunks of patients to bound memory."""
+    firsts = np.flatnonzero(np.diff(rows.patient, prepend=-1))  # the first visit of each patient
+    step = max(1, MAX_CELLS // max(1, n_features))
+    total = np.zeros(n_features, np.int64)
+    for begin in range(0, len(firsts), step):
+        chosen = slice(
+            firsts[begin], firsts[begin + step] if begin + step < len(firsts) else len(rows.patient)
+        )
+        indptr = rows.indptr[chosen.start : chosen.stop + 1]
+        rank = np.cumsum(np.diff(rows.patient[chosen], prepend=rows.patient[chosen.start]) != 0)
+        seen = np.zeros((min(step, len(firsts) - begin), n_features), bool)
+        seen[np.repeat(rank, np.diff(indptr)), rows.feature[indptr[0] : indptr[-1]]] = True
+        total += seen.sum(axis=0)
+    return total
+
+
+def to_model_features(
+    rows: Rows, names: np.ndarray, model_names: tuple[str, ...], attrition: Attrition
+) -> Rows:
+    """Keep the features of a model, in its order."""
+    column = {name: number for number, name in enumerate(model_names)}
+    columns = np.array([column.get(str(name), -1) for name in names], np.int32)
+    rows = rows.take_entries(columns[rows.feature] >= 0)
+    patients, visits, events = _size(rows)
+    attrition.record(
+        "features of the model",
+        patients,
+        visits,
+        events,
+        "no feature of the data is one of the model's; use the settings with which the model's cohort was built.",
+    )
+    return _sorted_within_visits(rows._replace(feature=columns[rows.feature]))
+
+
+def _sorted_within_visits(rows: Rows) -> Rows:
+    visit = np.repeat(np.arange(len(rows.patient)), np.diff(rows.indptr))
+    order = np.lexsort((rows.feature, visit))
+    return rows._replace(feature=rows.feature[order], amount=rows.amount[order])
+
+
+def _size(rows: Rows) -> np.ndarray:
+    return np.array([rows.n_patients, len(rows.patient), rows.n_events])

@@ -1,55 +1,60 @@
-"""Records as narrow tables on disk: patients and codes by number, each event in its visit, no row twice."""
+"""Records as narrow tables on disk: integer patients and codes, events assigned to visits, duplicates merged."""
 
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from phenotaste.build.visits import chosen_unit, encounter_number, visit_number
+from phenotaste.build.settings import VISITS
 from phenotaste.errors import InputError
 from phenotaste.sources.records import ATC, Records
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from ibis import Table
+    from ibis import Table, Value
 
-BEFORE_BIRTH, AFTER_DEATH, IN_FUTURE = 1, 2, 4  # bits of an event's `doubt`
+BEFORE_BIRTH, AFTER_DEATH, IN_FUTURE = 1, 2, 4  # bits of an event's `implausible`
 CODE = ("vocabulary", "kind", "code")
+ENCOUNTER, DAY, WEEK, MONTH = VISITS
+HASH_BITS = 2**62 - 1
+BELOW_ALL_HASHES = 2**40  # maps days without an encounter to negative numbers, disjoint from the hashes
 
 
-class Compact(NamedTuple):
+class Normalised(NamedTuple):
     """Tables of the workspace; `patient` is an int32, the rank of the source's id from 0.
 
-    Events are all that have a known patient, a date and a code, of every kind and in every code group or none,
-    so that an index code may be anything; `Attrition.tally` counts those that become features.
+    Events are all rows with a listed patient, a date and a code, of any kind and whether or not a code group maps
+    them, so that any code can be an index code; `Attrition.tally` counts those that become features.
     """
 
-    people: "Table"  # patient, id, birth, death: date, then the source's further columns: text
-    events: "Table"  # patient, time: timestamp, visit: int64 within the patient, code: int32; and for the
-    # builder itself encounter: int64 or null, doubt: the bits above, copies: how many rows were the same
-    codes: "pa.Table"  # vocabulary, code, kind, name (or null), events (how many); `code` is the row number
+    people: "Table"  # patient, id, birth, death: date, then the source's other columns: text
+    # patient, time: timestamp, visit: int64 within the patient, code: int32, encounter: int64 or null,
+    # implausible: the bits above, copies: the number of identical rows
+    events: "Table"
+    codes: "pa.Table"  # vocabulary, code, kind, name (or null), events (number); `code` is the row number
     periods: "Table | None"  # patient, start, end: date, both inclusive
     labels: "Table | None"  # patient, time: timestamp, value: float
     visits: "Table | None"  # patient, visit: the same int64 as in events, time: timestamp of the start
     facts: "Table | None"  # patient, time: timestamp, name, value: text, number: float
     group_names: "pa.Table | None" = (
-        None  # vocabulary, code, name of ATC groups, also of codes that no event has
+        None  # vocabulary, code, name of ATC groups, also of codes without events
     )
 
 
-class Reading(NamedTuple):
-    """What was met on the way in; the counts of events are of rows in the source."""
+class ReadCounts(NamedTuple):
+    """Counts from reading the source; those of events are numbers of rows."""
 
     unit: str  # of visits
     events: int
     without_code: int
-    without_date: int  # but with a code
-    unknown_patients: int  # with both, of a patient that persons does not list
+    without_date: int  # rows with a code
+    unknown_patients: int  # rows with both, of a patient that persons does not list
     duplicates: int
-    patients: int  # persons, and patients of events whom persons does not list
-    lost_visits: int  # visits with none but such events
+    patients: int  # listed in persons or having events
+    lost_visits: int  # visits that have only unusable events
 
 
-def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[Compact, Reading]:
+def normalise(workspace: Workspace, records: Records, visit: str | None) -> tuple[Normalised, ReadCounts]:
+    """Number patients and codes, assign events to visits and merge duplicates; `visit` is the requested unit."""
     people = _people(workspace, records.persons)
     source = records.events.mutate(
         vocabulary=records.events.vocabulary.fill_null(""), kind=records.events.kind.fill_null("")
@@ -62,68 +67,68 @@ def compact(workspace: Workspace, records: Records, visit: str | None) -> tuple[
         in_encounters=codes.in_encounters.sum().coalesce(0),
     )
     rows = totals.to_pyarrow().to_pylist()[0]
-    unit = chosen_unit(visit, rows["events"], rows["in_encounters"])
+    unit = visit_unit(visit, rows["events"], rows["in_encounters"])
     events = _events(workspace, source, people, codes, unit)
-    sound = events.aggregate(kept=events.count(), rows=events.copies.sum().coalesce(0))
-    sound_rows = sound.to_pyarrow().to_pylist()[0]
-    strangers, visits = 0, 0
-    if rows["events"] > sound_rows["rows"]:  # seldom so; then the source is read once more
-        strangers, visits = _lost(source, people, events, unit)
-    reading = Reading(
+    usable = events.aggregate(kept=events.count(), rows=events.copies.sum().coalesce(0))
+    usable_rows = usable.to_pyarrow().to_pylist()[0]
+    unlisted, visits = 0, 0
+    if rows["events"] > usable_rows["rows"]:  # rare; only then is the source read a second time
+        unlisted, visits = _count_unusable(source, people, events, unit)
+    counts = ReadCounts(
         unit=unit,
         events=rows["events"],
         without_code=rows["events"] - rows["coded"],
         without_date=rows["coded"] - rows["dated"],
-        unknown_patients=rows["dated"] - sound_rows["rows"],
-        duplicates=sound_rows["rows"] - sound_rows["kept"],
-        patients=int(people.count().execute()) + strangers,
+        unknown_patients=rows["dated"] - usable_rows["rows"],
+        duplicates=usable_rows["rows"] - usable_rows["kept"],
+        patients=int(people.count().execute()) + unlisted,
         lost_visits=visits,
     )
-    tables = Compact(
+    tables = Normalised(
         people=people,
         events=events,
-        codes=_listed(codes, events, records.names),
+        codes=_code_table(codes, events, records.names),
         periods=_numbered(workspace, records.periods, people, "periods"),
         labels=_numbered(workspace, records.labels, people, "labels"),
-        visits=_starts(workspace, records.visits, people, unit),
+        visits=_visit_starts(workspace, records.visits, people, unit),
         facts=_numbered(workspace, records.facts, people, "facts"),
         group_names=_group_names(records.names),
     )
-    return tables, reading
+    return tables, counts
 
 
 def _people(workspace: Workspace, persons: "Table") -> "Table":
     import ibis
 
     persons = persons.filter(persons.patient.notnull())
-    further = [name for name in persons.columns if name not in ("patient", "birth", "death", "id")]
-    people = workspace.keep(
+    extra = [name for name in persons.columns if name not in ("patient", "birth", "death", "id")]
+    people = workspace.materialise(
         persons.select(
             patient=ibis.row_number().over(order_by=persons.patient).cast("int32"),
             id=persons.patient,
             birth=persons.birth.cast("date"),
             death=persons.death.cast("date"),
-            **{name: persons[name].cast("string") for name in further},
+            **{name: persons[name].cast("string") for name in extra},
         ),
-        "compact people",
+        "normalised people",
     )
     repeated = people.count().execute() - people.id.nunique().execute()
     if repeated:
-        raise InputError(f"persons has {repeated:,} rows too many: keep one row for each patient.")
+        raise InputError(f"persons has {repeated:,} repeated patients: keep one row per patient.")
     return people
 
 
 def _codes(workspace: Workspace, source: "Table") -> "Table":
-    """The distinct codes, numbered in order, with how many of their rows have a date and an encounter."""
+    """The distinct codes, numbered in order, with the number of their rows that have a date and an encounter."""
     import ibis
 
     distinct = source.group_by(*CODE).aggregate(
         rows=source.count(), dated=source.time.count(), in_encounters=source.visit.count()
     )
-    coded = workspace.keep(distinct, "compact distinct codes")
+    coded = workspace.materialise(distinct, "distinct codes")
     number = ibis.row_number().over(order_by=[coded.code.isnull(), *(coded[name] for name in CODE)])
     number = ibis.ifelse(coded.code.isnull(), ibis.null("int32"), number.cast("int32"))
-    return workspace.keep(coded.mutate(number=number), "compact codes")
+    return workspace.materialise(coded.mutate(number=number), "normalised codes")
 
 
 def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Table", unit: str) -> "Table":
@@ -134,7 +139,7 @@ def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Tabl
     persons = people.select("id", "birth", "death", position=people.patient)
     rows = rows.inner_join(persons, rows.patient == persons.id)
     day, tomorrow = rows.time.cast("date"), date.today() + timedelta(days=1)
-    doubt = (
+    implausible = (
         ibis.ifelse(day < rows.birth, BEFORE_BIRTH, 0)
         + ibis.ifelse(day > rows.death, AFTER_DEATH, 0)
         + ibis.ifelse(day >= tomorrow, IN_FUTURE, 0)
@@ -144,18 +149,18 @@ def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Tabl
         time=rows.time,
         encounter=encounter_number(rows.visit),
         code=rows.number,
-        doubt=doubt.cast("int8"),
+        implausible=implausible.cast("int8"),
     )
     distinct = narrow.group_by("patient", "time", "encounter", "code").aggregate(
-        doubt=narrow.doubt.max(), copies=narrow.count()
+        implausible=narrow.implausible.max(), copies=narrow.count()
     )
-    return workspace.keep(
-        distinct.mutate(visit=visit_number(unit, distinct.time, distinct.encounter)), "compact events"
+    return workspace.materialise(
+        distinct.mutate(visit=visit_number(unit, distinct.time, distinct.encounter)), "normalised events"
     )
 
 
-def _lost(source: "Table", people: "Table", events: "Table", unit: str) -> tuple[int, int]:
-    """How many patients nobody knows, and how many visits have none but events that cannot be used."""
+def _count_unusable(source: "Table", people: "Table", events: "Table", unit: str) -> tuple[int, int]:
+    """The numbers of patients whom persons does not list, and of visits that have only unusable events."""
     seen = events.select("patient", "visit").distinct()
     persons = people.select("id", position=people.patient)
     rows = source.left_join(persons, source.patient == persons.id)
@@ -164,12 +169,12 @@ def _lost(source: "Table", people: "Table", events: "Table", unit: str) -> tuple
     unused = rows.select("patient", patient_number=rows.position, visit=visit).distinct()
     visits = unused.filter(unused.visit.notnull(), unused.patient.notnull())
     visits = visits.anti_join(seen, [visits.patient_number == seen.patient, visits.visit == seen.visit])
-    strangers = unused.filter(unused.patient_number.isnull())
-    return int(strangers.patient.nunique().execute()), int(visits.count().execute())
+    unlisted = unused.filter(unused.patient_number.isnull())
+    return int(unlisted.patient.nunique().execute()), int(visits.count().execute())
 
 
-def _listed(codes: "Table", events: "Table", names: "Table | None") -> "pa.Table":
-    """The codes as a table in memory, with their names and how many events of known patients have them."""
+def _code_table(codes: "Table", events: "Table", names: "Table | None") -> "pa.Table":
+    """The codes as a table in memory, with their names and their number of events of listed patients."""
     import ibis
 
     used = events.group_by("code").aggregate(events=events.count())
@@ -177,11 +182,11 @@ def _listed(codes: "Table", events: "Table", names: "Table | None") -> "pa.Table
     listed = codes.filter(codes.number.notnull()).left_join(used, codes.number == used.used_code)
     name = ibis.null("string")
     if names is not None:
-        called = names.mutate(vocabulary=names.vocabulary.fill_null(""))
-        called = called.group_by("vocabulary", "code").aggregate(name=called.name.min())
-        called = called.select("name", named_vocabulary=called.vocabulary, named_code=called.code)
+        named = names.mutate(vocabulary=names.vocabulary.fill_null(""))
+        named = named.group_by("vocabulary", "code").aggregate(name=named.name.min())
+        named = named.select("name", named_vocabulary=named.vocabulary, named_code=named.code)
         listed = listed.left_join(
-            called, [listed.vocabulary == called.named_vocabulary, listed.code == called.named_code]
+            named, [listed.vocabulary == named.named_vocabulary, listed.code == named.named_code]
         )
         name = listed.name
     listed = listed.select(
@@ -198,22 +203,51 @@ def _group_names(names: "Table | None") -> "pa.Table | None":
 
 
 def _numbered(workspace: Workspace, table: "Table | None", people: "Table", name: str) -> "Table | None":
-    """A table of known patients, with their number for their id."""
+    """The rows of listed patients, with the patient number in place of the id."""
     if table is None:
         return None
     persons = people.select("id", position=people.patient)
     rows = table.inner_join(persons, table.patient == persons.id)
     others = [column for column in table.columns if column != "patient"]
-    return workspace.keep(rows.select(*others, patient=rows.position), f"compact {name}")
+    return workspace.materialise(rows.select(*others, patient=rows.position), f"normalised {name}")
 
 
-def _starts(workspace: Workspace, visits: "Table | None", people: "Table", unit: str) -> "Table | None":
+def _visit_starts(workspace: Workspace, visits: "Table | None", people: "Table", unit: str) -> "Table | None":
     if visits is None:
         return None
     rows = _numbered(workspace, visits.select("patient", "visit", "time"), people, "encounters")
     assert rows is not None
     rows = rows.select("patient", "time", encounter=encounter_number(rows.visit))
     rows = rows.mutate(visit=visit_number(unit, rows.time, rows.encounter))
-    return workspace.keep(
-        rows.group_by("patient", "visit", "encounter").aggregate(time=rows.time.min()), "compact visits"
+    return workspace.materialise(
+        rows.group_by("patient", "visit", "encounter").aggregate(time=rows.time.min()), "normalised visits"
     )
+
+
+def visit_unit(requested: str | None, events: int, in_encounters: int) -> str:
+    """The requested unit, else encounters where most events have one, else days."""
+    if requested is not None and requested not in VISITS:
+        raise InputError(f"visit = {requested!r} is unknown; use one of {', '.join(VISITS)}.")
+    return requested or (ENCOUNTER if 2 * in_encounters >= max(1, events) else DAY)
+
+
+def encounter_number(visit: "Value") -> "Value":
+    """Hash an encounter id of the source to 62 bits; null without one.
+
+    Two encounters of one patient collide with a probability below one in 10^12.
+    """
+    import ibis
+
+    return ibis.ifelse(visit.isnull(), ibis.null("int64"), visit.hash() & HASH_BITS)
+
+
+def visit_number(unit: str, time: "Value", encounter: "Value") -> "Value":
+    """The visit of an event within its patient; days, weeks (from Monday) and months are numbered in order of time."""
+    day = time.cast("date").epoch_days().cast("int64")
+    if unit == ENCOUNTER:
+        return encounter.coalesce(day - BELOW_ALL_HASHES)
+    if unit == MONTH:
+        return time.year().cast("int64") * 12 + time.month()
+    if unit == WEEK:
+        return ((day + 3) / 7).floor().cast("int64")  # 1 January 1970 was a Thursday
+    return day

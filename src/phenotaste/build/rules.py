@@ -1,4 +1,4 @@
-"""What a setting may be, and the sentence for what it may not, the same from a TOML file, a flag and Python."""
+"""Validation rules for settings, with the same messages for TOML files, flags and Python."""
 
 import itertools
 import math
@@ -10,31 +10,31 @@ from typing import Any
 
 from phenotaste.errors import InputError
 
-OLDEST = 150  # years
+MAX_AGE = 150  # years
 
 
-class Absent:
-    """The word for None of a setting that is never None."""
+class NotNullable:
+    """Marks a setting that is never None."""
 
 
-ABSENT = Absent()
+NOT_NULLABLE = NotNullable()
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`comment` explains the setting in files; `none` is how they say None, for which TOML has no word."""
+    """`comment` describes the setting in files; `none` is the value that stands for None, which TOML lacks."""
 
     comment: str
-    none: Any = field(default=ABSENT, kw_only=True)
+    none: Any = field(default=NOT_NULLABLE, kw_only=True)
 
     @property
     def nullable(self) -> bool:
-        return self.none is not ABSENT
+        return self.none is not NOT_NULLABLE
 
     def allowed(self) -> str:
         raise NotImplementedError
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         raise NotImplementedError
 
 
@@ -43,36 +43,38 @@ class Choice(Rule):
     choices: tuple[str, ...] = ()
 
     def allowed(self) -> str:
-        return either(self.choices)
+        return join_choices(self.choices)
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         return isinstance(value, str) and value in self.choices
 
 
 @dataclass(frozen=True)
-class Whole(Rule):
-    least: int = 0
-    most: int = 2**31 - 1
+class Integer(Rule):
+    minimum: int = 0
+    maximum: int = 2**31 - 1
 
     def allowed(self) -> str:
-        upper = f" to {self.most}" if self.most < 2**31 - 1 else " or more"
-        return f"a whole number, {self.least}{upper}"
+        upper = f" to {self.maximum}" if self.maximum < 2**31 - 1 else " or more"
+        return f"an integer, {self.minimum}{upper}"
 
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most
+    def accepts(self, value: Any) -> bool:
+        return (
+            isinstance(value, int) and not isinstance(value, bool) and self.minimum <= value <= self.maximum
+        )
 
 
 @dataclass(frozen=True)
 class Number(Rule):
-    least: float = 0.0
+    minimum: float = 0.0
 
     def allowed(self) -> str:
-        return f"a number, {self.least:g} or more"
+        return f"a number, {self.minimum:g} or more"
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return math.isfinite(value) and value >= self.least
+        return math.isfinite(value) and value >= self.minimum
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Flag(Rule):
     def allowed(self) -> str:
         return "true or false"
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         return isinstance(value, bool)
 
 
@@ -89,7 +91,7 @@ class Text(Rule):
     def allowed(self) -> str:
         return "text"
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         return isinstance(value, str) and bool(value.strip())
 
 
@@ -98,7 +100,7 @@ class Day(Rule):
     def allowed(self) -> str:
         return "a date such as 2010-12-31"
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         if not isinstance(value, str) or not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value, re.ASCII):
             return False
         try:
@@ -110,43 +112,43 @@ class Day(Rule):
 
 @dataclass(frozen=True)
 class Texts(Rule):
-    least: int = 0
+    minimum: int = 0
     choices: tuple[str, ...] | None = None
 
     def allowed(self) -> str:
-        listed = "texts" if self.choices is None else either(self.choices)
-        return f"a list of {'one or more of ' if self.least else ''}{listed}, none twice"
+        listed = "texts" if self.choices is None else join_choices(self.choices)
+        return f"a list of {'one or more of ' if self.minimum else ''}{listed}, without repetitions"
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         if not isinstance(value, tuple) or not all(isinstance(item, str) and item.strip() for item in value):
             return False
         known = self.choices is None or set(value) <= set(self.choices)
-        return known and len(value) >= self.least and len(set(value)) == len(value)
+        return known and len(value) >= self.minimum and len(set(value)) == len(value)
 
 
 @dataclass(frozen=True)
 class Bands(Rule):
     def allowed(self) -> str:
-        return f"a rising list of whole numbers from 0 to {OLDEST}"
+        return f"an increasing list of integers from 0 to {MAX_AGE}"
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         if not isinstance(value, tuple) or not value:
             return False
-        whole = all(isinstance(item, int) and not isinstance(item, bool) for item in value)
-        ascending = whole and all(a < b for a, b in itertools.pairwise(value))
-        return ascending and value[0] >= 0 and value[-1] <= OLDEST
+        integers = all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        ascending = integers and all(a < b for a, b in itertools.pairwise(value))
+        return ascending and value[0] >= 0 and value[-1] <= MAX_AGE
 
 
 def check(record: Any, rules: Mapping[str, Rule], prefix: str) -> None:
-    """Refuse the first value of a record that its rule does not allow."""
+    """Raise an InputError for the first value of a record that its rule does not accept."""
     for name, rule in rules.items():
         value = getattr(record, name)
-        if not (value is None and rule.nullable) and not rule.holds(value):
+        if not (value is None and rule.nullable) and not rule.accepts(value):
             other = f", or {literal(rule.none)}" if rule.nullable else ""
             raise InputError(f"{prefix}{name} must be {rule.allowed()}{other}.")
 
 
-def either(words: Sequence[str]) -> str:
+def join_choices(words: Sequence[str]) -> str:
     quoted = [literal(word) for word in words]
     return f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 

@@ -1,12 +1,12 @@
-"""How a cohort is to be built, as plain records: what a TOML file, the command line and Python all say."""
+"""Build settings as plain records, shared by TOML files, the command line and Python."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from phenotaste.build import rules
-from phenotaste.build.rules import Bands, Choice, Day, Flag, Number, Rule, Text, Texts, Whole
+from phenotaste.build.rules import Bands, Choice, Day, Flag, Integer, Number, Rule, Text, Texts
 from phenotaste.errors import InputError
-from phenotaste.sources.records import KINDS
+from phenotaste.sources.records import DIAGNOSIS, KINDS
 
 VISITS = ("encounter", "day", "week", "month")
 VALUES = ("counts", "binary", "log")
@@ -28,9 +28,11 @@ class Groups:
 
     ccs: str | None = None  # "single" or "multi3": ICD-9-CM and ICD-10-CM diagnoses to CCS
     atc: int | None = None  # 1 to 5: ATC codes cut to this level
-    table: str | None = None  # a file of two columns, code and group, for what the others leave
-    multi3: str | None = None  # the file of two columns behind ccs = "multi3"
-    unmapped: str = "drop"  # or "keep": a code that no grouper knows is a feature of its own
+    table: str | None = (
+        None  # a file with two columns, code and group, for codes that the others do not group
+    )
+    multi3: str | None = None  # the file with two columns for ccs = "multi3"
+    unmapped: str = "drop"  # or "keep": an ungrouped code becomes a feature of its own
 
     def __post_init__(self) -> None:
         rules.check(self, GROUPS_RULES, "groups.")
@@ -42,7 +44,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Index:
-    """The event that time is counted from, and the stretch before it that is looked at.
+    """The index event, and the observation window before it.
 
     Examples
     --------
@@ -55,14 +57,13 @@ class Index:
     phenotaste.errors.InputError: index.codes holds "428"; write vocabulary and code, such as "ICD9CM:428*".
     """
 
-    codes: tuple[
-        str, ...
-    ] = ()  # "ICD9CM:428*", "CCS:108", "SNOMED:84114007"; the first occurrence is the index
-    labels: str | None = None  # or a file of patient, time and value (1 case, 0 control)
+    # Such as "ICD9CM:428*", "CCS:108", "SNOMED:84114007"; the first occurrence is the index.
+    codes: tuple[str, ...] = ()
+    labels: str | None = None  # or a file with patient, time and value (1 case, 0 control)
     window_months: int = 24
-    gap_months: int = 6  # the window ends this long before the index
-    washout_months: int = 0  # known history without an index code before the index
-    covered: bool = True  # the history must reach back to the start of the window
+    gap_months: int = 6  # between the end of the window and the index
+    washout_months: int = 0  # observed history without an index code before the index
+    covered: bool = True  # require observation since the start of the window
 
     def __post_init__(self) -> None:
         rules.check(self, INDEX_RULES, "index.")
@@ -86,10 +87,10 @@ class Match:
     """
 
     ratio: int = 10
-    age_years: float = 5.0  # most difference in age
-    encounter_days: int = 30  # an encounter of the control lies this close to the index date
+    age_years: float = 5.0  # maximum difference in age
+    encounter_days: int = 30  # maximum distance of a control's encounter from the index date
     same: tuple[str, ...] = ()  # static columns that must agree, such as "sex"
-    seed: int = 0  # breaks ties
+    seed: int = 0  # of the random order that breaks ties
 
     def __post_init__(self) -> None:
         rules.check(self, MATCH_RULES, "match.")
@@ -97,7 +98,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Static:
-    """Static features, one-hot with a level for what is missing; each is the last value before the window ends.
+    """Static features, one-hot encoded with a level for missing values; each is the last value before the window ends.
 
     Examples
     --------
@@ -106,18 +107,9 @@ class Static:
     True
     """
 
-    columns: tuple[str, ...] | None = None  # None: all that the source has
-    age_bands: tuple[int, ...] = (
-        18,
-        30,
-        40,
-        50,
-        60,
-        70,
-        80,
-        90,
-    )  # lower ends; the last takes all who are older
-    age_at: str | None = None  # a date, or None: the end of the window, without one the last visit
+    columns: tuple[str, ...] | None = None  # None: all columns of the source
+    age_bands: tuple[int, ...] = (18, 30, 40, 50, 60, 70, 80, 90)  # lower bounds; the last band is open
+    age_at: str | None = None  # a date; None: the end of the window or, without one, the last visit
     bmi_bands: bool = True  # normal, overweight, moderately and severely obese
 
     def __post_init__(self) -> None:
@@ -126,7 +118,7 @@ class Static:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a build depends on besides the source; saved beside the cohort.
+    """Everything a build depends on besides the source; saved with the cohort.
 
     Examples
     --------
@@ -136,14 +128,14 @@ class Settings:
     >>> Settings(match=Match())
     Traceback (most recent call last):
         ...
-    phenotaste.errors.InputError: match needs an index: say in index which codes or labels make a case.
+    phenotaste.errors.InputError: match needs an index: set index.codes or index.labels to define the cases.
     """
 
-    visit: str | None = None  # of VISITS; None: what the source suggests
+    visit: str | None = None  # of VISITS; None: encounters where the source has them, else days
     values: str = "counts"
     kinds: tuple[str, ...] = ("diagnosis", "medication")
     min_visits: int = 1
-    min_patients: int = 1  # a feature is kept if this many patients have it
+    min_patients: int = 1  # with a feature, for the feature to be kept
     implausible: str = "keep"  # or "drop": events before birth, after death or in the future
     groups: Groups = field(default_factory=Groups)
     index: Index | None = None
@@ -153,43 +145,45 @@ class Settings:
     def __post_init__(self) -> None:
         rules.check(self, RULES, "")
         if self.match is not None and self.index is None:
-            raise InputError("match needs an index: say in index which codes or labels make a case.")
+            raise InputError("match needs an index: set index.codes or index.labels to define the cases.")
 
 
 RULES: dict[str, Rule] = {
     "visit": Choice("What one visit is", VISITS, none="auto"),
-    "values": Choice("An entry counts codes, says whether there is one, or is log(1 + count)", VALUES),
+    "values": Choice("Entries are counts of codes, 0 or 1, or log(1 + count)", VALUES),
     "kinds": Texts("Events that become features", 1, KINDS),
-    "min_visits": Whole("Patients with fewer visits are left out", 1),
-    "min_patients": Whole("Features that fewer patients have are left out", 1),
+    "min_visits": Integer("Patients with fewer visits are excluded", 1),
+    "min_patients": Integer("Features with fewer patients are excluded", 1),
     "implausible": Choice("Events before birth, after death or in the future", IMPLAUSIBLE),
 }
 GROUPS_RULES: dict[str, Rule] = {
     "ccs": Choice("ICD-9-CM and ICD-10-CM diagnoses as CCS categories", CCS, none="none"),
-    "atc": Whole("Level that ATC codes are cut to, 0 leaves them as they are", 1, 5, none=0),
-    "table": Text("A file of two columns, code and group, for what the others leave", none=""),
-    "multi3": Text('The file of two columns, code and category, behind ccs = "multi3"', none=""),
-    "unmapped": Choice("Codes that no grouper asked for knows", UNMAPPED),
+    "atc": Integer("Level to truncate ATC codes to, 0 keeps them unchanged", 1, 5, none=0),
+    "table": Text("A file with two columns, code and group, for codes that the others do not group", none=""),
+    "multi3": Text('The file with two columns, code and category, for ccs = "multi3"', none=""),
+    "unmapped": Choice("Codes that the requested groupers do not map", UNMAPPED),
 }
 INDEX_RULES: dict[str, Rule] = {
-    "codes": Texts('The first of them is the index, e.g. "ICD9CM:428*", "CCS:108", "SNOMED:84114007"'),
-    "labels": Text("Or a file of patient, time and value (1 case, 0 control)", none=""),
-    "window_months": Whole("Length of the observation window", 1, 1200),
-    "gap_months": Whole("The window ends this long before the index", 0, 1200),
-    "washout_months": Whole("History without an index code that a new case has before the index", 0, 1200),
-    "covered": Flag("The history must reach back to the start of the window"),
+    "codes": Texts('The first occurrence is the index, e.g. "ICD9CM:428*", "CCS:108", "SNOMED:84114007"'),
+    "labels": Text("Or a file with patient, time and value (1 case, 0 control)", none=""),
+    "window_months": Integer("Length of the observation window", 1, 1200),
+    "gap_months": Integer("Time between the end of the window and the index", 0, 1200),
+    "washout_months": Integer("History without an index code required before the index", 0, 1200),
+    "covered": Flag("Require observation since the start of the window"),
 }
 MATCH_RULES: dict[str, Rule] = {
-    "ratio": Whole("Most controls for each case, each used once", 1),
-    "age_years": Number("Most difference in age", 0),
-    "encounter_days": Whole("A control has an encounter this close to its case's index date", 0),
+    "ratio": Integer("Maximum number of controls per case, each used once", 1),
+    "age_years": Number("Maximum difference in age", 0),
+    "encounter_days": Integer("Maximum distance of a control's encounter from the index date of its case", 0),
     "same": Texts('Static columns that must agree, such as "sex"'),
-    "seed": Whole("Breaks ties, the same seed gives the same controls", 0, 2**32 - 1),
+    "seed": Integer("Seed for ties, the same seed gives the same controls", 0, 2**32 - 1),
 }
 STATIC_RULES: dict[str, Rule] = {
     "columns": Texts("Static columns to use", none="all"),
-    "age_bands": Bands("Where age bands begin, the last takes all who are older"),
-    "age_at": Day("Ages are those on this date, without one at the end of the window or last visit", none=""),
+    "age_bands": Bands("Lower bounds of the age bands, the last band is open"),
+    "age_at": Day(
+        "Date at which ages are taken, by default the end of the window or the last visit", none=""
+    ),
     "bmi_bands": Flag("Body-mass index as normal, overweight, moderately or severely obese"),
 }
 SECTIONS: dict[str, tuple[Any, dict[str, Rule]]] = {
@@ -198,3 +192,19 @@ SECTIONS: dict[str, tuple[Any, dict[str, Rule]]] = {
     "match": (Match, MATCH_RULES),
     "static": (Static, STATIC_RULES),
 }
+
+
+SOURCES = ("synpuf", "omop", "meds", "synthea", "tables")
+
+
+def source_defaults(source: str | None) -> Settings:
+    """Default settings of a source, or of all sources for None; a settings file overrides them, flags override both."""
+    if source == "synpuf":
+        # As in the paper: SynPUF's drug codes are scrambled, and its patients are insured from the age of 65.
+        return Settings(
+            visit="day",
+            kinds=(DIAGNOSIS,),
+            groups=Groups(ccs="single"),
+            static=Static(age_bands=(65, 70, 75, 80, 85)),
+        )
+    return Settings()

@@ -1,4 +1,4 @@
-"""Settings as a TOML file: read with every slip named, written with every setting and what it is for."""
+"""Settings as TOML: read with precise errors, written with every setting and its description."""
 
 import json
 import os
@@ -9,25 +9,24 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from phenotaste.build import defaults
 from phenotaste.build.rules import Rule
-from phenotaste.build.settings import RULES, SECTIONS, Settings
+from phenotaste.build.settings import RULES, SECTIONS, Settings, source_defaults
 from phenotaste.errors import InputError
 
 FILES = {("groups", "table"), ("groups", "multi3"), ("index", "labels")}
 HEAD = (
-    "# How a cohort is built: phenotaste cohort SOURCE ... --settings THIS.toml; flags override this file.\n"
+    "# Settings of a cohort: phenotaste cohort SOURCE ... --settings THIS.toml; flags override this file.\n"
 )
 TITLES = {
-    "groups": "Which codes become which features.",
-    "index": "The event that time is counted from, and the window before it.",
+    "groups": "Grouping of codes to features.",
+    "index": "The index event, and the observation window before it.",
     "match": "Controls for each case, without replacement; they take their case's index date.",
-    "static": "Static features, one-hot, each the last value before the window ends.",
+    "static": "Static features, one-hot encoded, each the last value before the window ends.",
 }
 
 
 def from_toml(path: str | os.PathLike[str], base: Settings | None = None) -> Settings:
-    """The settings of a file over those of `base`; the files it names are relative to where it lies."""
+    """Read settings from a file, with defaults from `base`; file names in it are relative to its folder."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -44,18 +43,18 @@ def parse(text: str, base: Settings | None = None, folder: Path | None = None) -
     try:
         given = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"the TOML is broken ({str(error).rstrip('.')}); correct it.") from None
+        raise InputError(f"the TOML is invalid ({str(error).rstrip('.')}); correct it.") from None
     base = base or Settings()
-    known(given, [*RULES, *SECTIONS], "")
-    values = {name: value_of(given[name], rule) for name, rule in RULES.items() if name in given}
+    check_names(given, [*RULES, *SECTIONS], "")
+    values = {name: from_toml_value(given[name], rule) for name, rule in RULES.items() if name in given}
     for section, (kind, rules) in SECTIONS.items():
         if section not in given:
             continue
         if not isinstance(given[section], dict):
             raise InputError(f"{section} must be a table: write [{section}] above its settings.")
-        known(given[section], rules, f"{section}.")
+        check_names(given[section], rules, f"{section}.")
         inner = {
-            name: value_of(given[section][name], rule)
+            name: from_toml_value(given[section][name], rule)
             for name, rule in rules.items()
             if name in given[section]
         }
@@ -66,15 +65,15 @@ def parse(text: str, base: Settings | None = None, folder: Path | None = None) -
     return replace(base, **values)
 
 
-def known(given: Mapping[str, Any], names: Any, prefix: str) -> None:
+def check_names(given: Mapping[str, Any], names: Any, prefix: str) -> None:
     for name in given:
         if name not in names:
             where = f"the settings of {prefix.rstrip('.')}" if prefix else "the settings"
-            raise InputError(f"{prefix}{name} is no setting; {where} are {', '.join(names)}.")
+            raise InputError(f"{prefix}{name} is not a setting; {where} are {', '.join(names)}.")
 
 
-def value_of(value: Any, rule: Rule) -> Any:
-    """What TOML says as Python has it; whether it is allowed is for the record to check."""
+def from_toml_value(value: Any, rule: Rule) -> Any:
+    """Convert a TOML value to Python; the record validates it."""
     if rule.nullable and type(value) is type(rule.none) and value == rule.none:
         return None
     if isinstance(value, list):
@@ -85,41 +84,41 @@ def value_of(value: Any, rule: Rule) -> Any:
 
 
 def to_toml(settings: Settings) -> str:
-    """A file that gives these settings back, whatever the source's defaults that it is read over."""
-    lines = [HEAD, *entries(settings, RULES)]
+    """Write all settings, so that reading the file gives them back regardless of the source's defaults."""
+    lines = [HEAD, *setting_lines(settings, RULES)]
     for section, (_, rules) in SECTIONS.items():
         if (record := getattr(settings, section)) is not None:
-            lines += [f"\n# {TITLES[section]}", f"[{section}]", *entries(record, rules)]
+            lines += [f"\n# {TITLES[section]}", f"[{section}]", *setting_lines(record, rules)]
     return "\n".join(lines) + "\n"
 
 
 def template(source: str | None = None) -> str:
-    """Every setting with its default for a source, to be edited; index and matching are commented out."""
-    settings = defaults.of_source(source)
-    lines = [HEAD, *entries(settings, RULES)]
+    """A file to edit with every setting and its default for a source; index and matching are commented out."""
+    settings = source_defaults(source)
+    lines = [HEAD, *setting_lines(settings, RULES)]
     for section, (kind, rules) in SECTIONS.items():
         record = getattr(settings, section)
         mark = "# " if record is None else ""
         lines += [f"\n{mark}# {TITLES[section]}", f"{mark}[{section}]"]
-        lines += [mark + line for line in entries(record or kind(), rules)]
+        lines += [mark + line for line in setting_lines(record or kind(), rules)]
     return "\n".join(lines) + "\n"
 
 
-def entries(record: Any, rules: Mapping[str, Rule]) -> Iterator[str]:
-    """Two lines for each setting: what it is for and may be, and its value."""
+def setting_lines(record: Any, rules: Mapping[str, Rule]) -> Iterator[str]:
+    """Two lines for each setting: a comment with its description and allowed values, and its value."""
     for name, rule in rules.items():
         value = getattr(record, name)
-        other = f", or {written(rule.none)}" if rule.nullable and rule.none else ""
+        other = f", or {to_toml_value(rule.none)}" if rule.nullable and rule.none else ""
         yield f"# {rule.comment}: {rule.allowed()}{other}"
-        yield f"{name} = {written(rule.none if value is None else value)}"
+        yield f"{name} = {to_toml_value(rule.none if value is None else value)}"
 
 
-def written(value: Any) -> str:
+def to_toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(to_toml_value, value))}]"
     if isinstance(value, str):
-        # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too.
+        # JSON's escapes are valid in TOML, which also requires DEL to be escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -27,7 +27,7 @@ cohort = typer.Typer(
 
 def print_template(ctx: typer.Context, wanted: bool) -> None:
     if wanted:
-        from phenotaste.build.defaults import SOURCES
+        from phenotaste.build.settings import SOURCES
         from phenotaste.build.toml import template
 
         typer.echo(template(ctx.info_name if ctx.info_name in SOURCES else None), nl=False)

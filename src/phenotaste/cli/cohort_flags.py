@@ -199,10 +199,10 @@ def settings_of(flags: Flags, source: str, index: "Index | None" = None) -> "Set
 
     `index` is what to start from where the source itself says when time is counted from.
     """
-    from phenotaste.build import defaults
+    from phenotaste.build.settings import source_defaults
     from phenotaste.build.toml import from_toml
 
-    settings = defaults.of_source(source)
+    settings = source_defaults(source)
     if flags.settings is not None:
         settings = from_toml(flags.settings, settings)
     groups = given(

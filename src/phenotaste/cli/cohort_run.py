@@ -12,7 +12,7 @@ from phenotaste.cli.cohort_flags import Flags, settings_of
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
-    from phenotaste.build import Built, Like
+    from phenotaste.build import Built, ModelColumns
     from phenotaste.build.settings import Index, Settings
     from phenotaste.sources.records import Records
     from phenotaste.sources.workspace import Workspace
@@ -45,19 +45,19 @@ def run(source: Source, flags: Flags, out: Path) -> None:
 def build_and_save(source: Source, settings: "Settings", flags: Flags, out: Path) -> "Built":
     from phenotaste import build
     from phenotaste.cli.terminal import step_progress
-    from phenotaste.sources.workspace import MEMORY, Workspace, refusing
+    from phenotaste.sources.workspace import MEMORY, Workspace, translate_errors
 
-    like = None if flags.like is None else features_of(flags.like)
+    model_columns = None if flags.like is None else features_of(flags.like)
     memory = MEMORY if flags.memory is None else int(flags.memory * GIGABYTE)
     with (
         step_progress() as step,
         stoppable(),
-        refusing(source.location),
+        translate_errors(source.location),
         Workspace(memory=memory, threads=flags.threads) as workspace,
     ):
         step(f"reading {source.location}")
         records = source.read(workspace, settings)
-        built = build.cohort(workspace, records, settings, like=like, progress=step)
+        built = build.cohort(workspace, records, settings, model_columns=model_columns, progress=step)
         step("saving")
         origin = {"source": source.name, "location": source.location, "options": dict(source.options)}
         built.cohort.origin = origin | (built.cohort.origin or {})
@@ -79,16 +79,16 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, earlier)
 
 
-def features_of(model: Path) -> "Like":
+def features_of(model: Path) -> "ModelColumns":
     """The names that a fitted model knows its features by."""
     from phenotaste import TASTE
-    from phenotaste.build import Like
+    from phenotaste.build import ModelColumns
 
     fitted = TASTE.load(model)
     if fitted.feature_names_in_ is None:
         raise InputError(f"{model} was fitted without names of features; fit it on a cohort that has them.")
     static = fitted.static_names_in_
-    return Like(
+    return ModelColumns(
         tuple(map(str, fitted.feature_names_in_)), None if static is None else tuple(map(str, static))
     )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.ecosystem.phenotypes import Phenotype, fitted_of, phenotypes_of
+from phenotaste.ecosystem.membership import Phenotype, fitted_of, phenotypes_of
 from phenotaste.errors import InputError
 from phenotaste.model_file import FIGURES, NOT_SAVED, plain
 from phenotaste.report.patients import Patients

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
 from phenotaste.disclosure import Gate
-from phenotaste.ecosystem.phenotypes import Phenotype, fitted_of, phenotypes_of
 from phenotaste.errors import InputError
 from phenotaste.report.patients import Patients
 from phenotaste.review import Reviewed, fingerprint
@@ -19,6 +18,36 @@ Measure = Literal["share", "score", "intensity"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 MAJORITY = 0.5
 FORMAT = "phenotaste-membership"
+TOP_FEATURES = 10
+
+
+class Phenotype(NamedTuple):
+    """A phenotype of a model or of a reviewed model; `numbers` are those that a review merged into `number`."""
+
+    number: int
+    label: str  # for columns: the reviewer's name, or the number
+    name: str  # for people
+    numbers: tuple[int, ...]
+    features: list[dict[str, Any]]  # the heaviest: kind, feature, weight
+
+
+def fitted_of(model: Any) -> Any:
+    return model.model if isinstance(model, Reviewed) else model
+
+
+def phenotypes_of(model: Any) -> list[Phenotype]:
+    if getattr(model, "V_", None) is None:
+        raise InputError("the model is not fitted: fit it, or load one that is.")
+    table = model.phenotypes(top=TOP_FEATURES)
+    if isinstance(model, Reviewed):
+        groups = zip(model.groups, model.labels(), model.names, strict=True)
+        known = [(group.number, label, name, group.members) for group, label, name in groups]
+    else:
+        known = [(r, str(r), f"Phenotype {r}", (r,)) for r in range(1, model.V_.shape[1] + 1)]
+    columns = ["kind", "feature", "weight"]
+    return [
+        Phenotype(*one, table.loc[table["phenotype"] == one[0], columns].to_dict("records")) for one in known
+    ]
 
 
 class Rule(NamedTuple):

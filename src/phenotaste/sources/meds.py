@@ -1,14 +1,39 @@
-"""A MEDS 0.4 folder: data in Parquet, with its metadata on codes and splits, and labels that lie beside it."""
+"""A MEDS 0.4 dataset: data in Parquet, metadata on codes and splits, and labels in separate files.
 
+MEDS does not specify the format of codes. These formats are recognised:
+
+    ICD9CM/428.0   ICD10CM//I50.9   RxNorm/617312   ATC//C09AA      vocabulary, code (as OMOP names them)
+    DIAGNOSIS//ICD//9//4280         PROCEDURE//ICD//10//5A1D70Z     kind, ICD, version, code (MIMIC-IV)
+    CONDITION//SNOMED//84114007                                     kind, vocabulary, code
+    MEDICATION//START//Heparin      MEDICATION//Heparin//Administered//63323026201
+    INFUSION_START//221906          PROCEDURE//START//225792        kind, local code
+    GENDER//F   Race/5   ETHNICITY//HISPANIC                        static facts
+"""
+
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
 from phenotaste.sources import typed_tables
-from phenotaste.sources.meds_codes import meaning, static_fact
-from phenotaste.sources.records import EVENTS, NAMES, PERSONS, Records
-from phenotaste.sources.shaping import plain_sex, shaped
-from phenotaste.sources.workspace import Workspace, new_name, refusing
+from phenotaste.sources.records import (
+    ATC,
+    DIAGNOSIS,
+    EVENTS,
+    ICD9CM,
+    ICD10CM,
+    MEDICATION,
+    NAMES,
+    NDC,
+    PERSONS,
+    PROCEDURE,
+    RXNORM,
+    SNOMED,
+    Records,
+    conform,
+    normalise_sex,
+)
+from phenotaste.sources.workspace import Workspace, translate_errors, unique_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,19 +42,61 @@ if TYPE_CHECKING:
 DATA, CODES, SPLITS = "data", "metadata/codes.parquet", "metadata/subject_splits.parquet"
 BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
 SUBJECT, TIME, CODE, NUMBER = "subject_id", "time", "code", "numeric_value"
-VISIT_NAMES = ("visit_id", "visit_occurrence_id", "hadm_id")  # what extensions call the encounter
+VISIT_NAMES = ("visit_id", "visit_occurrence_id", "hadm_id")  # encounter columns of extensions
 DATA_KINDS = {SUBJECT: "integer", TIME: "time", CODE: "code", NUMBER: "number"}
 DESCRIPTION, SPLIT = "description", "split"
 LABEL_TIME, LABEL = "prediction_time", "boolean_value"
-MOST_COLUMNS = 200  # of static facts; more are no facts but values that somebody wrote into codes
+MAX_STATIC_FACTS = 200  # more indicates values that are part of the code
+
+LOCAL = "MEDS"  # vocabulary of local codes
+KINDS = {
+    "DIAGNOSIS": DIAGNOSIS,
+    "CONDITION": DIAGNOSIS,
+    "DX": DIAGNOSIS,
+    "MEDICATION": MEDICATION,
+    "DRUG": MEDICATION,
+    "RX": MEDICATION,
+    "INFUSION": MEDICATION,
+    "INFUSION_START": MEDICATION,
+    "PROCEDURE": PROCEDURE,
+    "PX": PROCEDURE,
+}
+VOCABULARIES = {  # and the kind of their codes; SNOMED codes are assumed to be diagnoses
+    "ICD9": (ICD9CM, DIAGNOSIS),
+    "ICD9CM": (ICD9CM, DIAGNOSIS),
+    "ICD10": (ICD10CM, DIAGNOSIS),
+    "ICD10CM": (ICD10CM, DIAGNOSIS),
+    "SNOMED": (SNOMED, DIAGNOSIS),
+    "SNOMEDCT": (SNOMED, DIAGNOSIS),
+    "RXNORM": (RXNORM, MEDICATION),
+    "RXNORM EXTENSION": ("RxNorm Extension", MEDICATION),
+    "NDC": (NDC, MEDICATION),
+    "ATC": (ATC, MEDICATION),
+    "ICD9PROC": ("ICD9Proc", PROCEDURE),
+    "ICD10PCS": ("ICD10PCS", PROCEDURE),
+    "CPT": ("CPT4", PROCEDURE),
+    "CPT4": ("CPT4", PROCEDURE),
+    "HCPCS": ("HCPCS", PROCEDURE),
+}
+ICD_VERSIONS = {
+    (DIAGNOSIS, "9"): ICD9CM,
+    (DIAGNOSIS, "10"): ICD10CM,
+    (PROCEDURE, "9"): "ICD9Proc",
+    (PROCEDURE, "10"): "ICD10PCS",
+}
+STARTS = ("START", "STARTED")
+STOPS = ("STOP", "STOPPED", "END")  # redundant with the start
+GIVEN = ("ADMINISTERED", "APPLIED", "CONFIRMED", "STARTED")
+UNKNOWN = ("", "UNK", "UNKNOWN")
+DEMOGRAPHICS = {"GENDER": "sex", "SEX": "sex", "RACE": "race", "ETHNICITY": "ethnicity"}
 
 
 def read(
     workspace: Workspace, folder: Path, *, labels: Path | None = None, split: str | None = None
 ) -> Records:
-    """Events whose codes name a diagnosis, medication or procedure; codes without a time are static facts.
+    """Read events whose codes are diagnoses, medications or procedures; codes without a time are static facts.
 
-    `labels` is a file or folder of MEDS labels, `split` one of the names in subject_splits.parquet.
+    `labels` is a file or folder of MEDS labels, `split` a split of subject_splits.parquet.
 
     Examples
     --------
@@ -47,18 +114,18 @@ def read(
     """
     data = read_data(workspace, folder)
     if split is not None:
-        data = data.semi_join(subjects_of(workspace, folder, split), "patient")
+        data = data.semi_join(split_subjects(workspace, folder, split), "patient")
     notes: list[str] = []
-    with refusing("data"):
+    with translate_errors("data"):
         codes = (
             data.group_by(CODE).aggregate(rows=data.count(), timeless=data.time.isnull().sum()).to_pyarrow()
         )
-    meanings = workspace.take(event_codes(codes, notes).to_reader(), new_name())
-    happened = data.filter(data.time.notnull()).inner_join(meanings, CODE)
-    events = shaped(happened, EVENTS, code=happened.plain, value=happened[NUMBER])
+    meanings = workspace.ingest(event_codes(codes, notes).to_reader(), unique_name())
+    timed = data.filter(data.time.notnull()).inner_join(meanings, CODE)
+    events = conform(timed, EVENTS, code=timed.plain, value=timed[NUMBER])
     return Records(
         events,
-        persons_of(workspace, data, codes),
+        read_persons(workspace, data, codes),
         labels=None if labels is None else read_labels(workspace, labels),
         names=read_names(workspace, folder / CODES, meanings),
         notes=tuple(notes),
@@ -70,14 +137,14 @@ def read_data(workspace: Workspace, folder: Path) -> "Table":
     import ibis
 
     if not (folder / DATA).is_dir():
-        raise InputError(f"{folder} has no folder {DATA}; give the root of a MEDS data set.")
+        raise InputError(f"{folder} has no folder {DATA}; give the root of a MEDS dataset.")
     files = sorted((folder / DATA).rglob("*.parquet"))
     if not files:
-        raise InputError(f"{folder / DATA} holds no Parquet file; give the root of a MEDS data set.")
+        raise InputError(f"{folder / DATA} contains no Parquet file; give the root of a MEDS dataset.")
     table = typed_tables.read_file(workspace, files, "data")
     visit_names = [name for name in VISIT_NAMES if name in table.columns][:1]
-    table = typed_tables.columns(table, "data", (SUBJECT, TIME, CODE), (NUMBER, *visit_names))
-    table = typed_tables.typed(table, "data", DATA_KINDS | dict.fromkeys(visit_names, "id"))
+    table = typed_tables.select_columns(table, "data", (SUBJECT, TIME, CODE), (NUMBER, *visit_names))
+    table = typed_tables.cast_columns(table, "data", DATA_KINDS | dict.fromkeys(visit_names, "id"))
     return table.select(
         TIME,
         CODE,
@@ -87,71 +154,73 @@ def read_data(workspace: Workspace, folder: Path) -> "Table":
     ).filter(table[SUBJECT].notnull() & table[CODE].notnull())
 
 
-def subjects_of(workspace: Workspace, folder: Path, split: str) -> "Table":
+def split_subjects(workspace: Workspace, folder: Path, split: str) -> "Table":
     title = "subject_splits"
     table = typed_tables.load(
         workspace, folder / SPLITS, title, {SUBJECT: "integer", SPLIT: "text"}, required=(SUBJECT, SPLIT)
     )
-    with refusing(title):
+    with translate_errors(title):
         splits = sorted(filter(None, table.select(SPLIT).distinct().to_pyarrow().column(SPLIT).to_pylist()))
     if split not in splits:
-        raise InputError(f"there is no split {split}; the data set has: {', '.join(splits)}.")
+        raise InputError(f"there is no split {split}; the dataset has: {', '.join(splits)}.")
     return table.filter(table[SPLIT] == split).select(patient=SUBJECT).distinct()
 
 
 def event_codes(codes: "pa.Table", notes: list[str]) -> "pa.Table":
-    """code, kind, vocabulary and plain code of those that are events; a note counts what the others had."""
+    """code, kind, vocabulary and plain code of the codes of events; notes count the rows of the others."""
     import pyarrow as pa
 
     known: dict[str, list[str]] = {"code": [], "kind": [], "vocabulary": [], "plain": []}
     other_codes = other_rows = untimed = 0
     for row in codes.to_pylist():
-        found = meaning(row[CODE])
+        parsed = parse_code(row[CODE])
         timed = row["rows"] - row["timeless"]
-        if found is not None:
-            for name, text in zip(known, (row[CODE], found.kind, found.vocabulary, found.code), strict=True):
+        if parsed is not None:
+            for name, text in zip(
+                known, (row[CODE], parsed.kind, parsed.vocabulary, parsed.code), strict=True
+            ):
                 known[name].append(text)
             untimed += row["timeless"]
         elif timed and row[CODE] not in (BIRTH, DEATH) and static_fact(row[CODE], timeless=False) is None:
             other_codes, other_rows = other_codes + 1, other_rows + timed
     if other_rows:
         notes.append(
-            "Measurements that are no diagnoses, medications or procedures, as far as their codes tell (laboratory "
-            f"values, admissions and the like), and are left out: {other_rows:,}, under {other_codes:,} codes."
+            "Measurements whose codes are not diagnoses, medications or procedures (laboratory values, "
+            f"admissions and others), ignored: {other_rows:,}, with {other_codes:,} codes."
         )
     if untimed:
-        notes.append(f"Diagnoses, medications or procedures that have no time and are left out: {untimed:,}.")
+        notes.append(f"Diagnoses, medications or procedures without a time, ignored: {untimed:,}.")
     return pa.table(known, schema=pa.schema([(name, pa.string()) for name in known]))
 
 
-def persons_of(workspace: Workspace, data: "Table", codes: "pa.Table") -> "Table":
-    """A row for each subject. Of several values of one fact the first in the alphabet is taken."""
+def read_persons(workspace: Workspace, data: "Table", codes: "pa.Table") -> "Table":
+    """A row for each subject; of several values of a fact, the alphabetically first is used."""
     import pyarrow as pa
 
     facts = [(row[CODE], static_fact(row[CODE], row["timeless"] > 0)) for row in codes.to_pylist()]
     known = [(code, *fact) for code, fact in facts if fact is not None and code not in (BIRTH, DEATH)]
     names = sorted({column for _, column, _ in known} - {"patient", "birth", "death"})
-    if len(names) > MOST_COLUMNS:
+    if len(names) > MAX_STATIC_FACTS:
         raise InputError(
-            f"data has {len(names):,} different static facts; write their values behind //, as in GENDER//F."
+            f"data has {len(names):,} different static facts; separate values from names with //, as in GENDER//F."
         )
     fields = [(CODE, pa.string()), ("fact", pa.string()), ("answer", pa.string())]
     table = pa.table(
         [list(column) for column in zip(*known, strict=True)] or [[], [], []], schema=pa.schema(fields)
     )
-    joined = data.left_join(workspace.take(table.to_reader(), new_name()), CODE)
+    joined = data.left_join(workspace.ingest(table.to_reader(), unique_name()), CODE)
     rows = joined.group_by("patient").aggregate(
         birth=joined.time.min(where=joined[CODE] == BIRTH).cast("date"),
         death=joined.time.min(where=joined[CODE] == DEATH).cast("date"),
         **{name: joined.answer.min(where=joined.fact == name) for name in names},
     )
-    persons = shaped(rows, [*PERSONS, *(name for name in names if name not in PERSONS)])
-    with refusing("data"):
-        return workspace.con.create_table(new_name(), persons.mutate(sex=plain_sex(persons.sex)))
+    persons = conform(rows, [*PERSONS, *(name for name in names if name not in PERSONS)])
+    with translate_errors("data"):
+        return workspace.con.create_table(unique_name(), persons.mutate(sex=normalise_sex(persons.sex)))
 
 
 def read_names(workspace: Workspace, file: Path, meanings: "Table") -> "Table | None":
-    """The descriptions of codes.parquet, which a data set should have but may lack."""
+    """The descriptions in codes.parquet, which may be absent."""
     if not file.exists():
         return None
     table = typed_tables.load(workspace, file, "codes", {CODE: "code", DESCRIPTION: "text"}, required=(CODE,))
@@ -164,6 +233,63 @@ def read_names(workspace: Workspace, file: Path, meanings: "Table") -> "Table | 
 
 def read_labels(workspace: Workspace, path: Path) -> "Table":
     kinds = {SUBJECT: "integer", LABEL_TIME: "time", LABEL: "number"}
-    files = typed_tables.tables_in(path, "labels")
+    files = typed_tables.list_files(path, "labels")
     table = typed_tables.load(workspace, files, "labels", kinds, required=(SUBJECT, LABEL_TIME, LABEL))
     return table.select(patient=table[SUBJECT], time=table[LABEL_TIME], value=table[LABEL])
+
+
+class ParsedCode(NamedTuple):
+    """The code of an event."""
+
+    kind: str
+    vocabulary: str
+    code: str
+
+
+def split_code(code: str) -> list[str]:
+    """The parts between double slashes, or, where there are none, before and after the first slash."""
+    parts = code.split("//") if "//" in code else code.split("/", 1)
+    return [part.strip() for part in parts]
+
+
+def parse_code(code: str) -> ParsedCode | None:
+    """Parse the code of an event; None for laboratory values, admissions and other kinds."""
+    head, *rest = split_code(code)
+    if head.upper() in VOCABULARIES:
+        vocabulary, kind = VOCABULARIES[head.upper()]
+        return ParsedCode(kind, vocabulary, rest[0]) if rest and rest[0].upper() not in UNKNOWN else None
+    kind = KINDS.get(head.upper(), "")
+    if not kind or not rest or rest[0].upper() in STOPS:
+        return None
+    if rest[0].upper() in STARTS:
+        rest = rest[1:]
+    return parse_after_kind(kind, rest)
+
+
+def parse_after_kind(kind: str, parts: list[str]) -> ParsedCode | None:
+    """Parse what follows the kind: ICD and its version, a vocabulary, or a local code."""
+    upper = [part.upper() for part in parts]
+    if len(parts) >= 3 and upper[0] == "ICD" and (kind, upper[1]) in ICD_VERSIONS:
+        return ParsedCode(kind, ICD_VERSIONS[kind, upper[1]], parts[2])
+    if len(parts) >= 2 and upper[0] in VOCABULARIES:
+        return ParsedCode(kind, VOCABULARIES[upper[0]][0], parts[1])
+    if kind == MEDICATION and any(re.match("NOT |STOPPED|HOLD|HELD|REMOVED", part) for part in upper[1:]):
+        return None  # an order that was not given
+    if kind == MEDICATION and len(parts) >= 2 and re.fullmatch(r"\d{11}", parts[-1]):
+        return ParsedCode(kind, NDC, parts[-1])
+    left = [part for part in parts if part.upper() not in (*GIVEN, *UNKNOWN)]
+    return ParsedCode(kind, LOCAL, "//".join(left)) if left else None
+
+
+def static_fact(code: str, timeless: bool) -> tuple[str, str] | None:
+    """The column and value of a static code; demographics count with or without a time."""
+    head, *rest = split_code(code)
+    column = DEMOGRAPHICS.get(head.upper())
+    if column is None and timeless and parse_code(code) is None:
+        column = head.lower()
+    if column is None:
+        return None
+    value = "//".join(rest)
+    if value.upper() in UNKNOWN:
+        return (column, "yes") if not rest else None
+    return column, value if column not in DEMOGRAPHICS.values() else value.lower()

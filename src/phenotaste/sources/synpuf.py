@@ -1,4 +1,4 @@
-"""CMS claims as DE-SynPUF has them: every sample that lies in a folder, under the native names or similar ones."""
+"""CMS claims in the format of DE-SynPUF: all samples of a folder, under the original file names or similar ones."""
 
 import re
 from collections.abc import Sequence
@@ -20,16 +20,20 @@ from phenotaste.sources.records import (
     PROCEDURE,
     VISITS,
     Records,
+    add_unlisted_patients,
+    complete_rows,
+    conform,
+    distinct_patients,
+    union,
 )
-from phenotaste.sources.shaping import patients_of, shaped, sound_rows, union, with_strangers
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.sources.workspace import Workspace, translate_errors
 
 if TYPE_CHECKING:
     from ibis import Table
 
 CLAIMS = ("inpatient", "outpatient", "carrier")
 BENEFICIARY, PRESCRIPTION = "beneficiary", "prescription"
-# Words in a file's name, in lower case; the first that is found decides.
+# Words in a file name, in lower case; the first match counts.
 WORDS = (
     ("beneficiary", BENEFICIARY),
     ("inpatient", "inpatient"),
@@ -53,7 +57,7 @@ DIAGNOSES = (
 )
 PROCEDURES = tuple(f"ICD9_PRCDR_CD_{n}" for n in range(1, 7))
 ICD9PROC = "ICD9Proc"
-NO_CODE = "OTHER"  # stands in the second segment of a claim
+NO_CODE = "OTHER"  # in the second segment of a claim
 DISPENSED, DRUG = "SRVC_DT", "PROD_SRVC_ID"
 
 YEAR, BIRTH, DEATH = "YEAR", "BENE_BIRTH_DT", "BENE_DEATH_DT"
@@ -77,10 +81,10 @@ ANSWERS = {"1": "yes", "2": "no", "Y": "yes", "0": "no"}  # ESRD has Y and 0, th
 
 
 def read(workspace: Workspace, folder: Path, *, claims: Sequence[str] = CLAIMS) -> Records:
-    """Events of the claims asked for and of drugs dispensed, and what the yearly summaries say of each beneficiary.
+    """Read events of the requested claims and of dispensed drugs, and the yearly beneficiary summaries.
 
-    A claim's events happen on its first day. A diagnosis that a claim names twice, as the reason for admission
-    and again among the others, is one event. Flags are known from the end of the year that they summarise.
+    Events are dated to the first day of their claim. A diagnosis repeated within a claim, as the reason for admission
+    and among the others, is one event. Flags are known from the end of the year that they summarise.
 
     Examples
     --------
@@ -104,19 +108,23 @@ def read(workspace: Workspace, folder: Path, *, claims: Sequence[str] = CLAIMS) 
             events += claim_events(tables[-1])
     if PRESCRIPTION in files:
         events.append(drug_events(workspace, files[PRESCRIPTION]))
-    happened = union(events)
+    event_table = union(events)
     visits = union(
         table.select(*VISITS).filter(table.visit.notnull(), table.time.notnull()) for table in tables
     )
     visits = visits.group_by("patient", "visit").aggregate(time=visits.time.min())
     if BENEFICIARY not in files:
-        notes.append("There is no beneficiary summary: age, sex, race and chronic conditions are not known.")
-        return Records(happened, shaped(patients_of(happened), PERSONS), visits=visits, notes=tuple(notes))
+        notes.append("There is no beneficiary summary: age, sex, race and chronic conditions are unknown.")
+        return Records(
+            event_table, conform(distinct_patients(event_table), PERSONS), visits=visits, notes=tuple(notes)
+        )
     summaries = read_summaries(workspace, files[BENEFICIARY], notes)
     latest = latest_year(summaries)
-    persons = with_strangers(workspace, persons_of(summaries), happened, "the beneficiary summary", notes)
+    persons = add_unlisted_patients(
+        workspace, persons_of(summaries), event_table, "the beneficiary summary", notes
+    )
     return Records(
-        happened,
+        event_table,
         persons,
         facts_of(summaries),
         visits=visits,
@@ -127,24 +135,24 @@ def read(workspace: Workspace, folder: Path, *, claims: Sequence[str] = CLAIMS) 
 
 
 def files_by_kind(folder: Path, claims: Sequence[str]) -> dict[str, list[Path]]:
-    """What each file holds, by its name. Of x.csv and x.csv.gz one is taken: they are the same file."""
+    """The files of each kind, by name; of x.csv and x.csv.gz, copies of the same file, one is read."""
     for kind in claims:
         if kind not in CLAIMS:
-            raise InputError(f"{kind} is no kind of claims; choose among: {', '.join(CLAIMS)}.")
+            raise InputError(f"{kind} is not a kind of claims; choose from: {', '.join(CLAIMS)}.")
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; give the one that holds the SynPUF files.")
-    found: dict[str, dict[str, Path]] = {}
+        raise InputError(f"{folder} is not a folder; give the folder of the SynPUF files.")
+    files: dict[str, dict[str, Path]] = {}
     for file in sorted(folder.iterdir()):
         name = file.name.lower()
         if file.is_file() and name.endswith(typed_tables.CSV + typed_tables.PARQUET):
-            held = next((held for word, held in WORDS if word in name), "")
-            if held in (BENEFICIARY, PRESCRIPTION, *claims):
-                found.setdefault(held, {}).setdefault(name.removesuffix(".gz"), file)
-    if not any(kind in found for kind in claims):
+            kind = next((kind for word, kind in WORDS if word in name), "")
+            if kind in (BENEFICIARY, PRESCRIPTION, *claims):
+                files.setdefault(kind, {}).setdefault(name.removesuffix(".gz"), file)
+    if not any(kind in files for kind in claims):
         raise InputError(
-            f"{folder} holds no claims: no CSV file has {' or '.join(claims)} in its name; check the folder."
+            f"{folder} contains no claims: no CSV file has {' or '.join(claims)} in its name; check the folder."
         )
-    return {kind: list(files.values()) for kind, files in found.items()}
+    return {kind: list(by_name.values()) for kind, by_name in files.items()}
 
 
 def read_claims(workspace: Workspace, files: Sequence[Path], title: str) -> "Table":
@@ -167,12 +175,12 @@ def read_claims(workspace: Workspace, files: Sequence[Path], title: str) -> "Tab
 
 
 def claim_events(claims: "Table") -> list["Table"]:
-    """Unnested rather than a union over the columns, which would read the claims once for each of them."""
+    """Events of claims, unnested: a union over the columns would read the claims once for each column."""
     lists = (("diagnoses", DIAGNOSIS, ICD9CM), ("procedures", PROCEDURE, ICD9PROC))
     events = []
     for column, kind, vocabulary in lists:
         rows = claims.select("patient", "time", "visit", code=claims[column].unnest())
-        events.append(shaped(rows.filter(rows.code.notnull()), EVENTS, kind=kind, vocabulary=vocabulary))
+        events.append(conform(rows.filter(rows.code.notnull()), EVENTS, kind=kind, vocabulary=vocabulary))
     return events
 
 
@@ -180,7 +188,7 @@ def drug_events(workspace: Workspace, files: Sequence[Path]) -> "Table":
     title = TITLES[PRESCRIPTION]
     kinds = {PATIENT: "id", DISPENSED: "time", DRUG: "code"}
     table = typed_tables.load(workspace, files, title, kinds, required=(PATIENT, DISPENSED, DRUG))
-    return shaped(
+    return conform(
         table,
         EVENTS,
         patient=table[PATIENT],
@@ -192,7 +200,7 @@ def drug_events(workspace: Workspace, files: Sequence[Path]) -> "Table":
 
 
 def read_summaries(workspace: Workspace, files: Sequence[Path], notes: list[str]) -> "Table":
-    """A row for each beneficiary and year. The year is a column, or else stands in the file's name."""
+    """A row for each beneficiary and year; the year is a column, or else part of the file name."""
     import ibis
 
     title = "the beneficiary summary"
@@ -202,44 +210,44 @@ def read_summaries(workspace: Workspace, files: Sequence[Path], notes: list[str]
     for file in files:
         table = typed_tables.load(workspace, file, title, kinds, required=(PATIENT, BIRTH, SEX))
         if YEAR not in table.columns:
-            table = table.mutate(**{YEAR: ibis.literal(year_in(file), "int64")})
+            table = table.mutate(**{YEAR: ibis.literal(year_from_name(file), "int64")})
         absent = {name: ibis.null("date" if kinds[name] == "date" else "string") for name in kinds}
         parts.append(table.mutate(**{name: absent[name] for name in kinds if name not in table.columns}))
     summaries = union(part.select(*kinds) for part in parts)
-    summaries = sound_rows(summaries, title, (PATIENT, YEAR), notes)
+    summaries = complete_rows(summaries, title, (PATIENT, YEAR), notes)
     return summaries.rename(patient=PATIENT, year=YEAR)
 
 
 def latest_year(summaries: "Table") -> int | None:
-    with refusing("the beneficiary summary"):
+    with translate_errors("the beneficiary summary"):
         years = summaries.aggregate(first=summaries.year.min(), last=summaries.year.max())
         first, last = years.to_pyarrow().to_pylist()[0].values()
     if last is not None and not 1900 <= first <= last <= 2100:
         raise InputError(
-            f"column {YEAR} of the beneficiary summary holds numbers that are no years; correct them."
+            f"column {YEAR} of the beneficiary summary has values that are not years; correct them."
         )
     return last
 
 
-def year_in(file: Path) -> int:
+def year_from_name(file: Path) -> int:
     years = set(re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", file.name))
     if len(years) != 1:
         raise InputError(
-            f"{file.name} has neither a column {YEAR} nor one year in its name; name it as CMS does, "
+            f"{file.name} has neither a column {YEAR} nor a single year in its name; name it as CMS does, "
             "DE1_0_2008_Beneficiary_Summary_File_Sample_1.csv."
         )
     return int(years.pop())
 
 
 def persons_of(summaries: "Table") -> "Table":
-    """One row for each beneficiary, by the latest year in which a fact is known."""
+    """A row for each beneficiary, from the latest year with a value."""
     rows = summaries.group_by("patient").aggregate(
         birth=summaries[BIRTH].argmax(summaries.year),
         death=summaries[DEATH].min(),
         sex=summaries[SEX].argmax(summaries.year),
         race=summaries[RACE].argmax(summaries.year),
     )
-    return shaped(
+    return conform(
         rows,
         PERSONS,
         sex=rows.sex.cases(*SEXES.items(), else_=None),
@@ -248,14 +256,14 @@ def persons_of(summaries: "Table") -> "Table":
 
 
 def periods_of(summaries: "Table", visits: "Table") -> "Table":
-    """From the first year with a summary to the end of the last one, or to a later claim: a folder may lack years."""
+    """From the first year with a summary to the end of the last one or to a later claim, since years may be missing."""
     import ibis
 
     years = summaries.group_by("patient").aggregate(first=summaries.year.min(), last=summaries.year.max())
     claims = visits.group_by("patient").aggregate(last_claim=visits.time.max().date())
     rows = years.left_join(claims, "patient")
     closing = ibis.date(rows["last"].cast("int32"), 12, 31)
-    return shaped(
+    return conform(
         rows,
         PERIODS,
         start=ibis.date(rows["first"].cast("int32"), 1, 1),
@@ -264,13 +272,13 @@ def periods_of(summaries: "Table", visits: "Table") -> "Table":
 
 
 def facts_of(summaries: "Table") -> "Table":
-    """Chronic conditions, from the last day of the year that they are stated for: esrd, sp_chf, ..."""
+    """Chronic conditions (esrd, sp_chf, ...), known from the last day of the year of the summary."""
     import ibis
 
     ends = ibis.date(summaries.year.cast("int32"), 12, 31).cast("timestamp")
     named = {ESRD: "esrd"} | {flag: flag.lower() for flag in FLAGS}
     answers = [
-        shaped(
+        conform(
             summaries,
             FACTS,
             time=ends,

@@ -1,4 +1,4 @@
-"""A Synthea CSV export, of old and of new layout: patients, encounters, conditions, medications and what else helps."""
+"""A Synthea CSV export in the old or new layout: patients, encounters, events and observations."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,14 +21,18 @@ from phenotaste.sources.records import (
     SNOMED,
     VISITS,
     Records,
+    add_unlisted_patients,
+    complete_rows,
+    conform,
+    normalise_sex,
+    union,
 )
-from phenotaste.sources.shaping import plain_sex, shaped, sound_rows, union, with_strangers
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.sources.workspace import Workspace, translate_errors
 
 if TYPE_CHECKING:
     from ibis import Table, Value
 
-# Old exports say DATE where new ones say START, and lack SYSTEM; names are matched whatever the case (Id, ID).
+# Old exports have DATE in place of START, and no SYSTEM; names are matched ignoring case (Id, ID).
 ID, PATIENT, ENCOUNTER, START, DATE = "Id", "PATIENT", "ENCOUNTER", "START", "DATE"
 CODE, SYSTEM, DESCRIPTION, VALUE = "CODE", "SYSTEM", "DESCRIPTION", "VALUE"
 BIRTH, DEATH, SEX, RACE, ETHNICITY = "BIRTHDATE", "DEATHDATE", "GENDER", "RACE", "ETHNICITY"
@@ -46,11 +50,11 @@ EVENT_KINDS = {
 }
 OBSERVATION_KINDS = {DATE: "time", PATIENT: "id", CODE: "code", VALUE: "text"}
 
-# SYSTEM is a FHIR address; words in it, in lower case, and our name of the vocabulary.
+# Words in SYSTEM, a FHIR address, in lower case, and the vocabulary.
 SYSTEMS = {"icd-10-cm": ICD10CM, "icd-9-cm": ICD9CM, "snomed": SNOMED, "rxnorm": RXNORM}
 
 LOINC_BMI, LOINC_SMOKING = "39156-5", "72166-2"
-# Words in the answer to 72166-2, in lower case; the first that is found decides.
+# Words in the answer to 72166-2, in lower case; the first match counts.
 SMOKERS = {
     "unknown": None,
     "never": "no",
@@ -61,23 +65,23 @@ SMOKERS = {
 }
 
 
-class Listing(NamedTuple):
-    """A file of events: what they are, and in which vocabulary unless it says so itself."""
+class EventFile(NamedTuple):
+    """A file of events, with their kind and default vocabulary."""
 
     name: str
     kind: str
     vocabulary: str
 
 
-LISTINGS = (
-    Listing("conditions", DIAGNOSIS, SNOMED),
-    Listing("medications", MEDICATION, RXNORM),
-    Listing("procedures", PROCEDURE, SNOMED),
+EVENT_FILES = (
+    EventFile("conditions", DIAGNOSIS, SNOMED),
+    EventFile("medications", MEDICATION, RXNORM),
+    EventFile("procedures", PROCEDURE, SNOMED),
 )
 
 
 def read(workspace: Workspace, folder: Path) -> Records:
-    """Events of conditions, medications and procedures; of observations, body mass index and smoking as facts.
+    """Read conditions, medications and procedures as events, and body mass index and smoking as facts.
 
     Examples
     --------
@@ -95,17 +99,15 @@ def read(workspace: Workspace, folder: Path) -> Records:
     """
     files = files_by_name(folder)
     notes: list[str] = []
-    listed = {
-        listing: read_listing(workspace, files[listing.name], listing)
-        for listing in LISTINGS
-        if listing.name in files
+    tables = {
+        file: read_events(workspace, files[file.name], file) for file in EVENT_FILES if file.name in files
     }
-    events = union(shaped(table, EVENTS, kind=listing.kind) for listing, table in listed.items())
-    names = union(table.select(*NAMES).filter(table.name.notnull()) for table in listed.values())
+    events = union(conform(table, EVENTS, kind=file.kind) for file, table in tables.items())
+    names = union(table.select(*NAMES).filter(table.name.notnull()) for table in tables.values())
     persons = read_patients(workspace, files["patients"], notes)
     return Records(
         events,
-        with_strangers(workspace, persons, events, "patients", notes),
+        add_unlisted_patients(workspace, persons, events, "patients", notes),
         read_facts(workspace, files["observations"], notes) if "observations" in files else None,
         visits=read_visits(workspace, files["encounters"], notes) if "encounters" in files else None,
         names=names.group_by("vocabulary", "code").aggregate(name=names.name.min()),
@@ -115,52 +117,52 @@ def read(workspace: Workspace, folder: Path) -> Records:
 
 def files_by_name(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; give the one that holds Synthea's CSV files.")
+        raise InputError(f"{folder} is not a folder; give the folder of Synthea's CSV files.")
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         name = file.name.lower()
         if file.is_file() and name.endswith(typed_tables.CSV + typed_tables.PARQUET):
             files.setdefault(name.split(".")[0], file)
     if "patients" not in files:
-        raise InputError(f"{folder} holds no patients.csv; give the csv folder of a Synthea export.")
-    if not any(listing.name in files for listing in LISTINGS):
-        raise InputError(f"{folder} holds neither conditions.csv nor medications.csv; export them.")
+        raise InputError(f"{folder} contains no patients.csv; give the csv folder of a Synthea export.")
+    if not any(file.name in files for file in EVENT_FILES):
+        raise InputError(f"{folder} contains neither conditions.csv nor medications.csv; export them.")
     return files
 
 
-def read_listing(workspace: Workspace, file: Path, listing: Listing) -> "Table":
+def read_events(workspace: Workspace, path: Path, file: EventFile) -> "Table":
     """patient, time, visit, vocabulary, code and name of each row."""
-    table = typed_tables.load(workspace, file, listing.name, EVENT_KINDS, required=(PATIENT, CODE))
+    table = typed_tables.load(workspace, path, file.name, EVENT_KINDS, required=(PATIENT, CODE))
     return table.select(
         patient=table[PATIENT],
-        time=start_of(table, listing.name),
-        visit=optional(table, ENCOUNTER),
-        vocabulary=vocabulary_of(table, listing),
+        time=start_time(table, file.name),
+        visit=column_or_null(table, ENCOUNTER),
+        vocabulary=event_vocabulary(table, file),
         code=table[CODE],
-        name=optional(table, DESCRIPTION),
+        name=column_or_null(table, DESCRIPTION),
     )
 
 
-def start_of(table: "Table", title: str) -> "Value":
+def start_time(table: "Table", title: str) -> "Value":
     if START not in table.columns and DATE not in table.columns:
-        raise InputError(f"{title} lacks the column {START} (or {DATE}, in old exports); export it again.")
+        raise InputError(f"{title} lacks the column {START} (or {DATE} in old exports); export it again.")
     return table[START if START in table.columns else DATE]
 
 
-def optional(table: "Table", name: str) -> "Value":
+def column_or_null(table: "Table", name: str) -> "Value":
     import ibis
 
     return table[name] if name in table.columns else ibis.null("string")
 
 
-def vocabulary_of(table: "Table", listing: Listing) -> "Value":
+def event_vocabulary(table: "Table", file: EventFile) -> "Value":
     import ibis
 
     if SYSTEM not in table.columns:
-        return ibis.literal(listing.vocabulary)
+        return ibis.literal(file.vocabulary)
     system = table[SYSTEM].lower()
     branches = [(system.contains(word), vocabulary) for word, vocabulary in SYSTEMS.items()]
-    return ibis.cases(*branches, else_=listing.vocabulary)
+    return ibis.cases(*branches, else_=file.vocabulary)
 
 
 def read_patients(workspace: Workspace, file: Path, notes: list[str]) -> "Table":
@@ -168,41 +170,41 @@ def read_patients(workspace: Workspace, file: Path, notes: list[str]) -> "Table"
     persons = table.select(
         patient=table[ID],
         birth=table[BIRTH],
-        death=table[DEATH] if DEATH in table.columns else optional(table, DEATH).cast("date"),
-        sex=plain_sex(optional(table, SEX)),
-        race=optional(table, RACE).lower(),
-        ethnicity=optional(table, ETHNICITY).lower(),
+        death=table[DEATH] if DEATH in table.columns else column_or_null(table, DEATH).cast("date"),
+        sex=normalise_sex(column_or_null(table, SEX)),
+        race=column_or_null(table, RACE).lower(),
+        ethnicity=column_or_null(table, ETHNICITY).lower(),
     )
-    persons = shaped(sound_rows(persons, "patients", ("patient",), notes).distinct(), PERSONS)
-    with refusing("patients"):
+    persons = conform(complete_rows(persons, "patients", ("patient",), notes).distinct(), PERSONS)
+    with translate_errors("patients"):
         extra = (persons.count() - persons.patient.nunique()).to_pyarrow().as_py()
     if extra:
         raise InputError(
-            f"patients has several rows for some patients (too many: {extra:,}); keep one for each."
+            f"patients has several rows for some patients ({extra:,} too many); keep one row per patient."
         )
     return persons
 
 
 def read_visits(workspace: Workspace, file: Path, notes: list[str]) -> "Table":
     table = typed_tables.load(workspace, file, "encounters", ENCOUNTER_KINDS, required=(ID, PATIENT))
-    visits = table.select(patient=table[PATIENT], visit=table[ID], time=start_of(table, "encounters"))
-    return sound_rows(visits, "encounters", VISITS, notes)
+    visits = table.select(patient=table[PATIENT], visit=table[ID], time=start_time(table, "encounters"))
+    return complete_rows(visits, "encounters", VISITS, notes)
 
 
 def read_facts(workspace: Workspace, file: Path, notes: list[str]) -> "Table":
-    """Body mass index and smoking; what else was observed is no static fact."""
+    """Body mass index and smoking; other observations are ignored."""
     import ibis
 
     table = typed_tables.load(
         workspace, file, "observations", OBSERVATION_KINDS, required=(DATE, PATIENT, CODE, VALUE)
     )
-    table = sound_rows(
+    table = complete_rows(
         table.filter(table[CODE].isin([LOINC_BMI, LOINC_SMOKING])), "observations", (DATE, PATIENT), notes
     )
     answer = table[VALUE].lower()
     smoker = ibis.cases(*((answer.contains(word), level) for word, level in SMOKERS.items()), else_=None)
     is_bmi = table[CODE] == LOINC_BMI
-    facts = shaped(
+    facts = conform(
         table,
         FACTS,
         patient=table[PATIENT],

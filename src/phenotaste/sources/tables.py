@@ -1,4 +1,4 @@
-"""Any table of events and, if there is one, of static facts, as CSV or Parquet under the user's own column names."""
+"""CSV or Parquet files of events and, optionally, of static facts, with the user's own column names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +16,13 @@ from phenotaste.sources.records import (
     PERSONS,
     PROCEDURE,
     Records,
+    add_unlisted_patients,
+    complete_rows,
+    conform,
+    distinct_patients,
+    normalise_sex,
 )
-from phenotaste.sources.shaping import patients_of, plain_sex, shaped, sound_rows, with_strangers
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.sources.workspace import Workspace, translate_errors
 
 if TYPE_CHECKING:
     from ibis import Table, Value
@@ -34,7 +38,7 @@ EVENT_KINDS = {
     "value": "number",
 }
 PERSON_KINDS = {"patient": "id", "birth": "date", "death": "date"}
-OTHER_NAMES = {  # of what a static table may say about everybody
+OTHER_NAMES = {  # alternative names of the columns of a static table
     "birth": ("birth_date", "birthdate", "date_of_birth", "dob"),
     "death": ("death_date", "deathdate", "date_of_death", "dod"),
     "sex": ("gender",),
@@ -55,10 +59,10 @@ def read(
     kind: str | None = None,
     vocabulary: str | None = None,
 ) -> Records:
-    """The records of a file of events and, if there is one, of static facts.
+    """Read a file of events and, optionally, one of static facts.
 
-    `columns` says what our names (records.EVENTS and PERSONS) are called in the files. `kind` and `vocabulary` hold
-    where the events have no such column, or no value in it.
+    `columns` maps the names of records.EVENTS and PERSONS to those in the files. `kind` and `vocabulary` are defaults
+    for events without such a column, or without a value in it.
 
     Examples
     --------
@@ -74,125 +78,127 @@ def read(
     names = checked_names(columns, static)
     default = checked_kind(kind)
     notes: list[str] = []
-    found = chosen_events(workspace, events, names)
-    known = None if static is None else chosen_static(workspace, static, names)
-    whole = [table.patient.type().is_integer() for table in (found, known) if table is not None]
-    patient = "integer" if all(whole) else "id"  # of one type in both
-    happened = typed_events(found, patient, default, vocabulary)
-    if known is None:
-        return Records(happened, shaped(patients_of(happened), PERSONS))
-    persons, facts = typed_static(known, patient, notes)
-    persons = with_strangers(workspace, persons, happened, "static", notes)
-    return Records(happened, persons, facts, notes=tuple(notes))
+    event_table = select_events(workspace, events, names)
+    static_table = None if static is None else select_static(workspace, static, names)
+    integers = [t.patient.type().is_integer() for t in (event_table, static_table) if t is not None]
+    patient = "integer" if all(integers) else "id"  # of one type in both
+    event_table = cast_events(event_table, patient, default, vocabulary)
+    if static_table is None:
+        return Records(event_table, conform(distinct_patients(event_table), PERSONS))
+    persons, facts = cast_static(static_table, patient, notes)
+    persons = add_unlisted_patients(workspace, persons, event_table, "static", notes)
+    return Records(event_table, persons, facts, notes=tuple(notes))
 
 
-def typed_events(found: "Table", patient: str, default: str, vocabulary: str | None) -> "Table":
-    events = typed_tables.typed(found, "events", EVENT_KINDS | {"patient": patient})
-    events = shaped(events, EVENTS)
+def cast_events(table: "Table", patient: str, default: str, vocabulary: str | None) -> "Table":
+    events = typed_tables.cast_columns(table, "events", EVENT_KINDS | {"patient": patient})
+    events = conform(events, EVENTS)
     if vocabulary is not None:
         events = events.mutate(vocabulary=events.vocabulary.coalesce(vocabulary))
-    return events.mutate(kind=plain_kinds(events, "kind" in found.columns, default))
+    return events.mutate(kind=normalise_kinds(events, "kind" in table.columns, default))
 
 
-def typed_static(known: "Table", patient: str, notes: list[str]) -> "tuple[Table, Table | None]":
-    """A row for each patient, and what is a number that the builder cuts into bands."""
-    others = [name for name in known.columns if name not in PERSON_KINDS]
+def cast_static(table: "Table", patient: str, notes: list[str]) -> "tuple[Table, Table | None]":
+    """A row for each patient, and the numeric facts that the builder bands."""
+    others = [name for name in table.columns if name not in PERSON_KINDS]
     kinds = PERSON_KINDS | {"patient": patient} | dict.fromkeys(others, "text")
     if BMI in others:
         kinds[BMI] = "number"
-    persons = one_row_each(typed_tables.typed(known, "static", kinds), notes)
+    persons = one_row_each(typed_tables.cast_columns(table, "static", kinds), notes)
     facts = None
     if BMI in others:
         measured = persons.filter(persons[BMI].notnull())
-        facts = shaped(measured, FACTS, name=BMI, number=measured[BMI])
+        facts = conform(measured, FACTS, name=BMI, number=measured[BMI])
         others.remove(BMI)
-    persons = shaped(persons, [*PERSONS, *(name for name in others if name not in PERSONS)])
-    return persons.mutate(sex=plain_sex(persons.sex)), facts
+    persons = conform(persons, [*PERSONS, *(name for name in others if name not in PERSONS)])
+    return persons.mutate(sex=normalise_sex(persons.sex)), facts
 
 
 def checked_names(columns: Mapping[str, str] | None, static: Path | None) -> dict[str, str]:
     names = dict(columns or {})
-    for ours in names:
-        if ours not in (*EVENTS, *PERSONS):
+    for name in names:
+        if name not in (*EVENTS, *PERSONS):
             listed = ", ".join(dict.fromkeys([*EVENTS, *PERSONS]))
-            raise InputError(f"there is no column {ours} to map; the names are: {listed}.")
-        if ours not in EVENTS and static is None:
-            raise InputError(f"the column {ours} is one of a static table, and there is none; give it.")
+            raise InputError(f"there is no column {name} to map; choose from: {listed}.")
+        if name not in EVENTS and static is None:
+            raise InputError(f"the column {name} belongs to a static table; give the table too.")
     return names
 
 
 def checked_kind(kind: str | None) -> str:
     if kind is None:
         return DIAGNOSIS
-    for ours, words in KIND_WORDS.items():
+    for name, words in KIND_WORDS.items():
         if kind.lower() in words:
-            return ours
-    raise InputError(f"{kind} is no kind of event; it is one of: {', '.join(KINDS)}.")
+            return name
+    raise InputError(f"{kind} is not a kind of event; choose from: {', '.join(KINDS)}.")
 
 
-def chosen_events(workspace: Workspace, path: Path, names: Mapping[str, str]) -> "Table":
-    """The columns of events under our names; one that the user mapped must be there."""
-    files = typed_tables.tables_in(path, "events")
+def select_events(workspace: Workspace, path: Path, names: Mapping[str, str]) -> "Table":
+    """The columns of events under the names of Records; those that the user mapped are required."""
+    files = typed_tables.list_files(path, "events")
     needed = [name for name in EVENTS if name in REQUIRED or name in names]
-    places = {name: names.get(name, name) for name in EVENTS}
-    table = typed_tables.columns(
+    sources = {name: names.get(name, name) for name in EVENTS}
+    table = typed_tables.select_columns(
         typed_tables.read_file(workspace, files, "events"),
         "events",
-        [places[name] for name in needed],
+        [sources[name] for name in needed],
         [name for name in EVENTS if name not in needed],
     )
-    table = table.select(**{name: table[place] for name, place in places.items() if place in table.columns})
-    return typed_tables.settled(workspace, table, files, "events")
+    table = table.select(
+        **{name: table[source] for name, source in sources.items() if source in table.columns}
+    )
+    return typed_tables.materialised(workspace, table, files, "events")
 
 
-def chosen_static(workspace: Workspace, path: Path, names: Mapping[str, str]) -> "Table":
-    """All columns: those that mean something to us under our names, the rest under the user's, in lower case."""
-    files = typed_tables.tables_in(path, "static")
+def select_static(workspace: Workspace, path: Path, names: Mapping[str, str]) -> "Table":
+    """All columns: those of PERSONS under these names, the others under the user's, in lower case."""
+    files = typed_tables.list_files(path, "static")
     table = typed_tables.read_file(workspace, files, "static")
-    places = {name.strip().lower(): name for name in table.columns}
-    ours: dict[str, str] = {}
+    remaining = {name.strip().lower(): name for name in table.columns}
+    selected: dict[str, str] = {}
     for name in PERSONS:
         mapped = names.get(name)
         spellings = (name, *OTHER_NAMES.get(name, ()))
-        if mapped is not None and (name == "patient" or mapped.lower() in places):
+        if mapped is not None and (name == "patient" or mapped.lower() in remaining):
             spellings = (mapped, *spellings)
         elif mapped is not None:
-            typed_tables.columns(table, "static", [mapped])  # refuses: the user said that it is there
-        place = next((places.pop(spelt.lower()) for spelt in spellings if spelt.lower() in places), None)
-        if place is not None:
-            ours[name] = place
-    if "patient" not in ours:
-        typed_tables.columns(table, "static", [names.get("patient", "patient")])
-    ours |= {name: place for name, place in places.items() if name and name not in ours}
-    table = table.select(**{name: table[place] for name, place in ours.items()})
-    return typed_tables.settled(workspace, table, files, "static")
+            typed_tables.select_columns(table, "static", [mapped])  # raises: the user mapped an absent column
+        source = next((remaining.pop(s.lower()) for s in spellings if s.lower() in remaining), None)
+        if source is not None:
+            selected[name] = source
+    if "patient" not in selected:
+        typed_tables.select_columns(table, "static", [names.get("patient", "patient")])
+    selected |= {name: source for name, source in remaining.items() if name and name not in selected}
+    table = table.select(**{name: table[source] for name, source in selected.items()})
+    return typed_tables.materialised(workspace, table, files, "static")
 
 
-def plain_kinds(events: "Table", present: bool, default: str) -> "Value":
-    """The kinds in our words; one that is in nobody's is refused."""
+def normalise_kinds(events: "Table", present: bool, default: str) -> "Value":
+    """Map the spellings of kinds; unknown ones are refused."""
     import ibis
 
     if not present:
         return ibis.literal(default)
-    words = {word: ours for ours, spellings in KIND_WORDS.items() for word in spellings}
+    words = {word: name for name, spellings in KIND_WORDS.items() for word in spellings}
     lower = events.kind.lower()
-    with refusing("events"):
+    with translate_errors("events"):
         unknown = (lower.notnull() & lower.notin(list(words))).sum().to_pyarrow().as_py()
     if unknown:
         raise InputError(
-            f"column kind of events has {unknown:,} values other than {', '.join(KINDS)}; leave those rows out, "
-            "or name their kind."
+            f"column kind of events has {unknown:,} values other than {', '.join(KINDS)}; remove those rows, "
+            "or correct their kind."
         )
     return lower.cases(*words.items(), else_=default)
 
 
 def one_row_each(persons: "Table", notes: list[str]) -> "Table":
-    """Rows that say the same of a patient are one; those that contradict each other are refused."""
-    persons = sound_rows(persons, "static", ["patient"], notes).distinct()
-    with refusing("static"):
+    """Merge identical rows of a patient; contradictory ones are refused."""
+    persons = complete_rows(persons, "static", ["patient"], notes).distinct()
+    with translate_errors("static"):
         extra = (persons.count() - persons.patient.nunique()).to_pyarrow().as_py()
     if extra:
         raise InputError(
-            f"static has several rows for some patients (too many: {extra:,}); keep one for each."
+            f"static has several rows for some patients ({extra:,} too many); keep one row per patient."
         )
     return persons

@@ -1,4 +1,4 @@
-"""A private DuckDB database that one build works in: large tables stay on disk, and go when the build is done."""
+"""A private temporary DuckDB database for one build: large tables stay on disk, and are removed at the end."""
 
 import os
 import shutil
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from ibis import Table
     from ibis.backends.duckdb import Backend
 
-MEMORY = 3 * 2**30  # DuckDB's own share: what Arrow and numpy hold of the result comes on top
+MEMORY = 3 * 2**30  # limit for DuckDB alone; Arrow and NumPy arrays of the result come on top
 
 
 class Workspace:
-    """Open with `with`; `folder` is where the database may spill patients' data, a private temporary one by default.
+    """A context manager; patient data spill to a private subfolder of `folder`, by default the temporary directory.
 
     Examples
     --------
     >>> import os
     >>> from phenotaste.sources.workspace import Workspace
     >>> with Workspace() as workspace:
-    ...     there = os.path.isdir(workspace.folder)
-    >>> there, os.path.isdir(workspace.folder)
+    ...     exists = os.path.isdir(workspace.folder)
+    >>> exists, os.path.isdir(workspace.folder)
     (True, False)
     """
 
@@ -46,9 +46,9 @@ class Workspace:
                 os.path.join(self.folder, "work.duckdb"),
                 memory_limit=f"{memory // 2**20}MiB",
                 temp_directory=os.path.join(self.folder, "spill"),
-                autoinstall_known_extensions=False,  # nothing is ever fetched from the network
+                autoinstall_known_extensions=False,  # no network access
                 autoload_known_extensions=False,
-                preserve_insertion_order=False,  # order costs memory; whoever needs one sorts
+                preserve_insertion_order=False,  # saves memory; queries sort where they need an order
                 **settings,
             )
             self.con.con.execute("SET TimeZone = 'UTC'")
@@ -63,7 +63,7 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """Remove the database and all that it held; `with` does so by itself.
+        """Remove the database and its folder; done automatically at the end of `with`.
 
         Examples
         --------
@@ -78,33 +78,33 @@ class Workspace:
             self.con.disconnect()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def keep(self, table: "Table", name: str) -> "Table":
-        """The rows of an expression, computed once and kept under a name (an earlier one of it is replaced)."""
-        fresh, final = f"{name} (new)", _quoted(name)
-        with refusing(name):
-            self._drop(fresh)
-            self.con.create_table(fresh, table)
-            self._drop(name)  # only now: the expression may read the earlier one
-            self.con.con.execute(f"ALTER TABLE {_quoted(fresh)} RENAME TO {final}")
+    def materialise(self, table: "Table", name: str) -> "Table":
+        """Store the rows of an expression as a table, replacing an earlier table of this name."""
+        new, final = f"{name} (new)", _quoted(name)
+        with translate_errors(name):
+            self._drop(new)
+            self.con.create_table(new, table)
+            self._drop(name)  # only now: the expression may read the earlier table
+            self.con.con.execute(f"ALTER TABLE {_quoted(new)} RENAME TO {final}")
             return self.con.table(name)
 
-    def take(self, batches: "pa.RecordBatchReader", name: str) -> "Table":
-        """Rows that come from outside, batch by batch."""
+    def ingest(self, batches: "pa.RecordBatchReader", name: str) -> "Table":
+        """Store record batches as a table."""
         incoming = f"{name} (incoming)"
-        with refusing(name):
+        with translate_errors(name):
             self.con.con.register(incoming, batches)
             try:
-                return self.keep(self.con.table(incoming), name)
+                return self.materialise(self.con.table(incoming), name)
             finally:
                 self.con.con.unregister(incoming)
 
     def _drop(self, name: str) -> None:
-        # Not through Ibis 12: with sqlglot 30.30 its DROP statements lose the table's name.
+        # Not through Ibis 12, whose DROP statements lose the table's name with sqlglot 30.30.
         self.con.con.execute(f"DROP TABLE IF EXISTS {_quoted(name)}")
 
 
-def new_name() -> str:
-    """A name that no table of a workspace has yet."""
+def unique_name() -> str:
+    """A table name that is not used in any workspace."""
     from ibis import util
 
     return str(util.gen_name("phenotaste"))
@@ -115,19 +115,19 @@ def _quoted(name: str) -> str:
 
 
 @contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """DuckDB's errors as a sentence: its own quote the values that they stumble over, which may be a patient's."""
+def translate_errors(what: str) -> Iterator[None]:
+    """Raise DuckDB errors as InputError: the original messages quote values, which may be patient data."""
     import duckdb
 
     try:
         yield
     except duckdb.OutOfMemoryException:
         raise InputError(
-            f"there is not enough memory or disk for {what}; free some, or use a larger machine."
+            f"there is not enough memory or disk space for {what}; free some, or use a larger machine."
         ) from None
     except duckdb.IOException:
         raise InputError(
-            f"{what} could not be read or written; check that the file is whole, the disk and your rights."
+            f"{what} could not be read or written; check that the file is complete, the disk, and your permissions."
         ) from None
     except (
         duckdb.ConversionException,
@@ -135,17 +135,15 @@ def refusing(what: str) -> Iterator[None]:
         duckdb.OutOfRangeException,
         duckdb.SerializationException,
     ) as error:
-        raise InputError(f"{what} {fault(str(error).lower())}.") from None
+        raise InputError(f"{what} {describe_error(str(error).lower())}.") from None
 
 
-def fault(message: str) -> str:
-    """What a message of DuckDB is about, without the values that it quotes."""
+def describe_error(message: str) -> str:
+    """The cause of a DuckDB error, without the values that its message quotes."""
     if "invalid unicode" in message:
         return "is not UTF-8 text; save it as UTF-8"
     if "csv error" in message or "sniffing" in message:
-        return (
-            "is no sound CSV: some rows do not have the header's number of columns, or a quote is left open"
-        )
+        return "is not a valid CSV file: some rows differ from the header in length, or a quote is not closed"
     if "parquet" in message or "thrift" in message or "snappy" in message:
-        return "is no sound Parquet file; write it again"
+        return "is not a valid Parquet file; write it again"
     return "holds values that do not fit their column; check dates and numbers"

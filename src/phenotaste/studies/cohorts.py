@@ -58,10 +58,10 @@ def synpuf(folder: str, patients: int, seed: int) -> Cohort:
 def claims(folder: str) -> Cohort:
     """As the paper has it: diagnoses as CCS categories, a day a visit, at least five visits."""
     from phenotaste import build
-    from phenotaste.build import defaults
+    from phenotaste.build.settings import source_defaults
     from phenotaste.sources import synpuf as source
-    from phenotaste.sources.workspace import Workspace, refusing
+    from phenotaste.sources.workspace import Workspace, translate_errors
 
-    settings = replace(defaults.of_source("synpuf"), min_visits=5, min_patients=5)
-    with refusing(folder), Workspace() as workspace:
+    settings = replace(source_defaults("synpuf"), min_visits=5, min_patients=5)
+    with translate_errors(folder), Workspace() as workspace:
         return build.cohort(workspace, source.read(workspace, Path(folder)), settings).cohort

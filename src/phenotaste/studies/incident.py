@@ -18,19 +18,18 @@ def incident_heart_failure(folder: str) -> Cohort:
     """Cases with their first CCS 108, and controls of the same sex and age seen at the time; neither CCS 108 nor SP_CHF
     is among the features. The other chronic-condition flags are those of the year before the window ends."""
     from phenotaste import build
-    from phenotaste.build.defaults import of_source
-    from phenotaste.build.settings import Index, Match
+    from phenotaste.build.settings import Index, Match, source_defaults
     from phenotaste.sources import synpuf
-    from phenotaste.sources.workspace import Workspace, refusing
+    from phenotaste.sources.workspace import Workspace, translate_errors
 
     settings = replace(
-        of_source("synpuf"),
+        source_defaults("synpuf"),
         min_visits=MIN_VISITS,
         min_patients=MIN_PATIENTS,
         index=Index((OUTCOME,), window_months=WINDOW_MONTHS, gap_months=GAP_MONTHS),
         match=Match(CONTROLS, same=("sex",)),
     )
-    with refusing(folder), Workspace() as workspace:
+    with translate_errors(folder), Workspace() as workspace:
         cohort = build.cohort(workspace, synpuf.read(workspace, Path(folder)), settings).cohort
     return without_outcome(cohort)
 

@@ -3,21 +3,20 @@
 from pathlib import Path
 
 from phenotaste.errors import InputError
+from phenotaste.sources.omop.backends import open_cdm, redacted
 from phenotaste.sources.omop.cdm_schema import ATC_CLASSES
-from phenotaste.sources.omop.events import SOURCE, Wish, events, visits
+from phenotaste.sources.omop.events import SOURCE, EventOptions, events, visits
 from phenotaste.sources.omop.facts import facts
-from phenotaste.sources.omop.location import opened, redacted
-from phenotaste.sources.omop.persons import periods, persons
-from phenotaste.sources.omop.population import labels, population
+from phenotaste.sources.omop.persons import labels, periods, persons, population
 from phenotaste.sources.omop.vocabulary import index_codes
 from phenotaste.sources.records import DIAGNOSIS, KINDS, MEDICATION, Records
-from phenotaste.sources.workspace import Workspace, refusing
+from phenotaste.sources.workspace import Workspace, translate_errors
 
 CODES = ("standard", SOURCE)
-"""What `codes` may be."""
+"""Values of `codes`."""
 
 DRUGS = ("auto", "ingredient", *ATC_CLASSES, "era", "exposure")
-"""What `drugs` may be."""
+"""Values of `drugs`."""
 
 __all__ = ["CODES", "DRUGS", "read", "redacted"]
 
@@ -36,20 +35,20 @@ def read(
     cohort_id: int | None = None,
     index_concepts: Path | None = None,
 ) -> Records:
-    """The records of a CDM.
+    """Read the records of a CDM.
 
     Parameters
     ----------
     location : a DuckDB file, a folder of Parquet or CSV files, or a postgresql:// address.
-    schema : of the database, where the tables of the CDM are.
-    codes : "standard" concepts, written OMOP:ID, or "source" codes under their own vocabulary; where the CDM does
-        not know it, diagnoses are of `source_vocabulary`. Concept 0 stays as OMOP:0, to be counted as unmapped.
-    drugs : of `omop.DRUGS`. "auto" is source codes with source codes; else exposures rolled up to ingredients where
-        the vocabulary allows it, else eras, else exposures.
-    condition_level : conditions become their ancestors that lie so many levels below "Clinical finding".
-    kinds : of "diagnosis", "medication", "procedure".
-    cohort_table, cohort_id : a cohort table with a number limits the records to its subjects and labels them.
-    index_concepts : a file with a concept set, as ATLAS exports it, whose first event is the index.
+    schema : schema with the tables of the CDM.
+    codes : "standard" concepts, as OMOP:ID, or "source" codes in their own vocabulary; where the CDM does not state
+        it, diagnoses are of `source_vocabulary`. Concept 0 is kept as OMOP:0, and counted as unmapped.
+    drugs : one of `omop.DRUGS`. "auto" uses source codes with codes="source"; otherwise exposures rolled up to
+        ingredients where the vocabulary allows it, else eras, else exposures.
+    condition_level : roll conditions up to their ancestors this number of levels below "Clinical finding".
+    kinds : any of "diagnosis", "medication", "procedure".
+    cohort_table, cohort_id : a cohort table and definition id; restricts the records to its subjects and labels them.
+    index_concepts : a file with a concept set exported from ATLAS, whose first event is the index.
 
     Examples
     --------
@@ -66,23 +65,23 @@ def read(
     [[1, 'OMOP', '316139']]
     """
     _check(codes, drugs, condition_level, kinds, index_concepts)
-    wish = Wish(codes, drugs, condition_level, tuple(kinds), source_vocabulary)
-    with refusing(redacted(location)), opened(workspace, location, schema) as cdm:
+    options = EventOptions(codes, drugs, condition_level, tuple(kinds), source_vocabulary)
+    with translate_errors(redacted(location)), open_cdm(workspace, location, schema) as cdm:
         index = () if index_concepts is None else index_codes(cdm, index_concepts, codes)
-        who = population(cdm, cohort_table, cohort_id)
-        known, guesses = persons(cdm, who)
-        held, names, choices = events(cdm, who, wish)
-        held, encounters, said = visits(cdm, who, held)
+        selected = population(cdm, cohort_table, cohort_id)
+        listed, birth_notes = persons(cdm, selected)
+        coded, names, event_notes = events(cdm, selected, options)
+        coded, encounters, visit_notes = visits(cdm, selected, coded)
         return Records(
-            events=held,
-            persons=known,
-            facts=facts(cdm, who),
+            events=coded,
+            persons=listed,
+            facts=facts(cdm, selected),
             visits=encounters,
-            periods=periods(cdm, who),
-            labels=labels(cdm, who),
+            periods=periods(cdm, selected),
+            labels=labels(cdm, selected),
             names=names,
             index_codes=index,
-            notes=(*guesses, *choices, *said),
+            notes=(*birth_notes, *event_notes, *visit_notes),
         )
 
 
@@ -91,20 +90,16 @@ def _check(
 ) -> None:
     for value, known, what in ((codes, CODES, "codes"), (drugs, DRUGS, "drugs")):
         if value not in known:
-            raise InputError(f"{what} is none of {', '.join(known)}; choose one.")
+            raise InputError(f"{what} must be one of {', '.join(known)}.")
     if not kinds or any(kind not in KINDS for kind in kinds):
         raise InputError(f"kinds must be among {', '.join(KINDS)}; choose at least one.")
     if level is None:
         return
     if level < 1:
-        raise InputError(
-            "the level of conditions is counted from 1, below Clinical finding; give a larger one."
-        )
+        raise InputError("the level of conditions is counted from 1, below Clinical finding; use at least 1.")
     if codes == SOURCE:
-        raise InputError(
-            "a level of conditions needs standard concepts; leave the level or the source codes out."
-        )
+        raise InputError("a level of conditions needs standard concepts; omit the level or the source codes.")
     if index_concepts is not None:
         raise InputError(
-            "conditions that are rolled up to a level cannot be told apart by a concept set; leave one of them out."
+            "conditions rolled up to a level cannot be matched against a concept set; omit one of them."
         )

@@ -1,80 +1,89 @@
-"""A CDM in files: a DuckDB database, or a folder of Parquet or CSV with a file or a folder for each table."""
+"""Opening a CDM from its location: a DuckDB database, a folder of Parquet or CSV files, or PostgreSQL."""
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.cdm import Place
+from phenotaste.sources.omop.cdm import CdmBackend
 from phenotaste.sources.typed_tables import CSV, PARQUET, read_file
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
     from ibis import Table
 
-CATALOG = "omop_cdm"  # the name that the user's database has within the workspace
-TABLES_HELD = (
+    from phenotaste.sources.omop.cdm import CdmBackend
+
+CATALOG = "omop_cdm"  # of the user's database within the workspace
+LIST_TABLES = (
     "select table_schema, table_name from information_schema.tables where table_catalog = ? order by all"
 )
 
+SCHEME = re.compile(r"^([a-z][a-z0-9+.:-]*)://", re.IGNORECASE)
+SERVER = r"(?:[\w.%-]*|\[[0-9a-fA-F:.]+\])(?::\d*)?"
+SERVERS = re.compile(rf"{SERVER}(?:,{SERVER})*")
 
-class DuckDB(Place):
-    """A database file, attached beside the workspace's own and never written to."""
+
+class DuckDBBackend(CdmBackend):
+    """A database file, attached read-only to the workspace."""
 
     def __init__(self, workspace: Workspace, path: Path) -> None:
         import duckdb
 
         super().__init__(workspace, path.name)
         try:
-            # Ibis puts the path between quotes as it is.
+            # Ibis quotes the path without escaping it.
             workspace.con.attach(str(path.resolve()).replace("'", "''"), CATALOG, read_only=True)
         except duckdb.Error:
             raise InputError(
-                f"{path} could not be opened as a DuckDB database; is it one, may you read it, "
-                "and has no other program opened it for writing?"
+                f"{path} could not be opened as a DuckDB database; check that it is one, that you may read it, "
+                "and that no other program has it open for writing."
             ) from None
-        self.found: dict[str, list[str]] | None = None
+        self.names: dict[str, list[str]] | None = None
 
     def schemas(self) -> dict[str, list[str]]:
-        if self.found is None:
-            held = self.workspace.con.con.execute(TABLES_HELD, [CATALOG]).fetchall()
-            self.found = {}
-            for schema, table in held:
-                self.found.setdefault(schema, []).append(table)
-        return self.found
+        if self.names is None:
+            rows = self.workspace.con.con.execute(LIST_TABLES, [CATALOG]).fetchall()
+            self.names = {}
+            for schema, table in rows:
+                self.names.setdefault(schema, []).append(table)
+        return self.names
 
     def open(self, schema: str, table: str) -> "Table":
         return self.workspace.con.table(table, database=(CATALOG, schema))
 
 
-class Folder(Place):
-    """A folder of files; folders inside it count as schemas, the folder itself is the schema ""."""
+class FolderBackend(CdmBackend):
+    """A folder of files; subfolders are schemas, the folder itself is the schema ""."""
 
     def __init__(self, workspace: Workspace, path: Path) -> None:
         super().__init__(workspace, path.name or str(path))
         self.path = path
-        self.found: dict[str, list[str]] | None = None
+        self.names: dict[str, list[str]] | None = None
 
     def schemas(self) -> dict[str, list[str]]:
-        if self.found is None:
-            _refuse_unlisted(self.path)
-            inside = {entry.name: entry for entry in sorted(self.path.iterdir()) if _folder(entry)}
-            self.found = {"": list(_tables(self.path))} | {n: list(_tables(p)) for n, p in inside.items()}
-        return self.found
+        if self.names is None:
+            _check_readable(self.path)
+            inside = {entry.name: entry for entry in sorted(self.path.iterdir()) if _is_visible_folder(entry)}
+            self.names = {"": list(_tables(self.path))} | {n: list(_tables(p)) for n, p in inside.items()}
+        return self.names
 
     def open(self, schema: str, table: str) -> "Table":
         files = _tables(self.path / schema)[table]
         return read_file(self.workspace, files, table)
 
-    def settle(self, table: "Table", name: str) -> "Table":
-        if all(kind.is_string() for kind in table.schema().types):  # from CSV: parse it once
-            return self.workspace.keep(table, name)
+    def materialise(self, table: "Table", name: str) -> "Table":
+        if all(kind.is_string() for kind in table.schema().types):  # CSV: parse it once
+            return self.workspace.materialise(table, name)
         return table
 
 
 def _tables(folder: Path) -> dict[str, list[Path]]:
-    """The files of each table: person.csv, PERSON.parquet, or a folder person with part files in it."""
-    found: dict[str, list[Path]] = {}
+    """The files of each table: person.csv, PERSON.parquet, or a subfolder person of part files."""
+    tables: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith((".", "_")):
             continue
@@ -84,18 +93,18 @@ def _tables(folder: Path) -> dict[str, list[Path]]:
         stem = _stem(entry) or entry.name
         if not files or _stem(files[0]) is None:
             continue
-        if stem in found:
-            raise InputError(f"{folder.name} has {stem} in more than one form; leave one of them.")
-        found[stem] = files
-    return found
+        if stem in tables:
+            raise InputError(f"{folder.name} has {stem} in more than one format; keep one of them.")
+        tables[stem] = files
+    return tables
 
 
-def _refuse_unlisted(folder: Path) -> None:
+def _check_readable(folder: Path) -> None:
     if not os.access(folder, os.R_OK | os.X_OK):
-        raise InputError(f"{folder} may not be read; check your rights.")
+        raise InputError(f"{folder} cannot be read; check your permissions.")
 
 
-def _folder(entry: Path) -> bool:
+def _is_visible_folder(entry: Path) -> bool:
     return entry.is_dir() and not entry.name.startswith((".", "_"))
 
 
@@ -104,3 +113,51 @@ def _stem(path: Path) -> str | None:
     suffix = max((s for s in (*CSV, *PARQUET) if name.endswith(s)), key=len, default=None)
     hidden = name.startswith((".", "_"))
     return None if suffix is None or hidden else os.path.basename(path.name)[: -len(suffix)]
+
+
+def redacted(location: str) -> str:
+    """Remove user, password and parameters from a location, for messages and stored records.
+
+    Examples
+    --------
+    >>> redacted("postgresql://ann:secret@db.example.org:5432/cdm?sslmode=require")
+    'postgresql://db.example.org:5432/cdm'
+    >>> redacted("data/cdm.duckdb")
+    'data/cdm.duckdb'
+    """
+    scheme = SCHEME.match(location)
+    if not scheme:
+        return "…" if "password" in location.lower() else location
+    authority, rest = re.fullmatch(r"([^/?#]*)(.*)", location[scheme.end() :], re.DOTALL).groups()  # type: ignore[union-attr]
+    servers = authority.rpartition("@")[2]
+    if "@" in rest or not SERVERS.fullmatch(servers):  # a password that contains a slash, or without a user
+        return f"{scheme[1]}://…"
+    return f"{scheme[1]}://{servers}{re.split(r'[?#&=]', rest)[0]}"
+
+
+@contextmanager
+def open_cdm(workspace: Workspace, location: str, schema: str | None) -> "Iterator[CdmBackend]":
+    """Open the CDM at a location and select its schema; a server connection is closed at the end."""
+    cdm = _backend(workspace, location)
+    try:
+        cdm.select_schema(schema)
+        yield cdm
+    finally:
+        cdm.close()
+
+
+def _backend(workspace: Workspace, location: str) -> "CdmBackend":
+    from phenotaste.sources.omop.postgres import PostgresBackend
+
+    shown = redacted(location)
+    scheme = SCHEME.match(location)
+    if scheme:
+        if scheme[1].lower() not in ("postgres", "postgresql"):
+            raise InputError(f"{shown} is not a supported address; use postgresql://user@host/database.")
+        return PostgresBackend(workspace, location)
+    path = Path(location)
+    if path.is_dir():
+        return FolderBackend(workspace, path)
+    if path.is_file():
+        return DuckDBBackend(workspace, path)
+    raise InputError(f"{shown} does not exist; give a DuckDB file, a folder or a postgresql:// address.")

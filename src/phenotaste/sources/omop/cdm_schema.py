@@ -1,4 +1,4 @@
-"""The OMOP CDM, versions 5.3 and 5.4, as far as it is read: tables, columns and the few concepts known by number."""
+"""The tables and columns of the OMOP CDM (5.3 and 5.4) that are read, and concepts used by id."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,14 +15,14 @@ COHORT = "cohort"
 
 
 class Columns(NamedTuple):
-    """Columns of a table with what they hold: an id is an integer or text, as the source has it."""
+    """Columns of a table with their types; an id is an integer or text, as in the source."""
 
     required: Mapping[str, str]
     optional: Mapping[str, str] = MappingProxyType({})
 
 
 class EventTable(NamedTuple):
-    """Where an event table keeps what; eras have neither a visit nor a code of the source."""
+    """The columns of an event table; eras have neither a visit nor a source code."""
 
     name: str
     kind: str
@@ -69,7 +69,7 @@ EVENT_TABLES = {
 }
 
 
-def _of_events(event: EventTable) -> Columns:
+def _event_columns(event: EventTable) -> Columns:
     optional = {event.date: "date", "visit_occurrence_id": "id"}
     optional |= {name: "time" for name in [event.datetime] if name}
     optional |= {name: "integer" for name in [event.source_concept] if name}
@@ -77,7 +77,7 @@ def _of_events(event: EventTable) -> Columns:
     return Columns({"person_id": "id", event.concept: "integer"}, optional)
 
 
-TABLES = {name: _of_events(event) for name, event in EVENT_TABLES.items()} | {
+TABLES = {name: _event_columns(event) for name, event in EVENT_TABLES.items()} | {
     PERSON: Columns(
         {"person_id": "id"},
         {
@@ -138,9 +138,9 @@ TABLES = {name: _of_events(event) for name, event in EVENT_TABLES.items()} | {
     COHORT: Columns({"cohort_definition_id": "integer", "subject_id": "id", "cohort_start_date": "date"}),
 }
 
-OMOP = "OMOP"  # the vocabulary of a code that is a concept id
-UNMAPPED = "0"  # the concept that stands for none
-CLINICAL_FINDING = 441840  # the root that levels of conditions are counted from
+OMOP = "OMOP"  # vocabulary of codes that are concept ids
+UNMAPPED = "0"  # the concept id of unmapped codes
+CLINICAL_FINDING = 441840  # the root from which levels of conditions are counted
 INGREDIENT_VOCABULARIES = ("RxNorm", "RxNorm Extension")
 ATC_CLASSES = {
     "atc1": "ATC 1st",
@@ -150,7 +150,7 @@ ATC_CLASSES = {
     "atc5": "ATC 5th",
 }
 
-# Names that hold where the concept table is cut down or missing.
+# Names used where the concept table is incomplete or missing.
 WELL_KNOWN = {
     8507: "male",
     8532: "female",

@@ -1,4 +1,4 @@
-"""A CDM in PostgreSQL: Ibis expressions become queries there, and their rows stream into the workspace."""
+"""A CDM in PostgreSQL: Ibis expressions run as queries on the server, and their rows stream into the workspace."""
 
 import io
 import os
@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.cdm import Place, plain_cast
-from phenotaste.sources.omop.location import redacted
+from phenotaste.sources.omop.backends import redacted
+from phenotaste.sources.omop.cdm import CdmBackend, strict_cast
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from ibis import Table
 
-PATIENCE = 15  # seconds until a host counts as unreachable
-IDS_IN_A_QUERY = 5000
-BLOCK = 1 << 20  # bytes that are parsed at a time
+CONNECT_TIMEOUT = 15  # seconds
+IDS_PER_QUERY = 5000
+BLOCK = 1 << 20  # bytes parsed at once
 
-# What the role may read, whatever the kind of table; the catalogue also knows materialised views.
+# All tables and views that the role may read; unlike information_schema, including materialised views.
 READABLE = """
 select n.nspname, c.relname from pg_catalog.pg_class c
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -31,50 +31,50 @@ order by 1, 2
 """
 
 
-class Postgres(Place):
-    """One read-only transaction, so that all tables are of one moment; nothing is created on the server."""
+class PostgresBackend(CdmBackend):
+    """One read-only transaction, so that all tables are consistent; nothing is created on the server."""
 
     def __init__(self, workspace: Workspace, url: str) -> None:
         import ibis
 
         super().__init__(workspace, redacted(url))
-        self.link = _connect(url, self.where)
-        self.found: dict[str, list[str]] | None = None
-        with _refusing(self.where):
-            self.backend = ibis.postgres.from_connection(self.link)
-            self.link.execute("set datestyle to 'ISO'")
-            self.link.commit()
+        self.connection = _connect(url, self.label)
+        self.names: dict[str, list[str]] | None = None
+        with _translate_errors(self.label):
+            self.backend = ibis.postgres.from_connection(self.connection)
+            self.connection.execute("set datestyle to 'ISO'")
+            self.connection.commit()
 
     def close(self) -> None:
-        self.link.close()
+        self.connection.close()
 
     def schemas(self) -> dict[str, list[str]]:
-        if self.found is None:
-            self.found = {}
-            with _refusing(self.where):
-                rows = self.link.execute(READABLE).fetchall()
+        if self.names is None:
+            self.names = {}
+            with _translate_errors(self.label):
+                rows = self.connection.execute(READABLE).fetchall()
             for schema, table in rows:
-                self.found.setdefault(schema, []).append(table)
-        return self.found
+                self.names.setdefault(schema, []).append(table)
+        return self.names
 
     def open(self, schema: str, table: str) -> "Table":
-        with _refusing(table):
+        with _translate_errors(table):
             return self.backend.table(table, database=schema)
 
-    def typed(self, table: "Table", title: str, kinds: Mapping[str, str]) -> "Table":
+    def cast(self, table: "Table", title: str, kinds: Mapping[str, str]) -> "Table":
         present = {name: kind for name, kind in kinds.items() if name in table.columns}
-        return table.mutate(**{name: plain_cast(table[name], kind) for name, kind in present.items()})
+        return table.mutate(**{name: strict_cast(table[name], kind) for name, kind in present.items()})
 
     def fetch(self, table: "Table", name: str) -> "Table":
         return self._stream([table], name)
 
     def lookup(self, table: "Table", key: str, ids: "Table", name: str) -> "Table":
         listed = ids.to_pyarrow().column(0).drop_null().unique().sort().to_pylist()
-        pieces = [listed[at : at + IDS_IN_A_QUERY] for at in range(0, len(listed), IDS_IN_A_QUERY)] or [[-1]]
-        return self._stream([table.filter(table[key].isin(piece)) for piece in pieces], name)
+        chunks = [listed[at : at + IDS_PER_QUERY] for at in range(0, len(listed), IDS_PER_QUERY)] or [[-1]]
+        return self._stream([table.filter(table[key].isin(chunk)) for chunk in chunks], name)
 
     def _stream(self, queries: "list[Table]", name: str) -> "Table":
-        """The rows of queries of one shape, one after another, never more than a few blocks in memory."""
+        """Concatenate the rows of queries with the same columns, holding only a few blocks in memory."""
         import pyarrow as pa
 
         schema = queries[0].schema().to_pyarrow()
@@ -84,14 +84,14 @@ class Postgres(Place):
             try:
                 for query in queries:
                     yield from self._copied(query, schema)
-            except BaseException as error:  # DuckDB would hand on its text alone
+            except BaseException as error:  # DuckDB would re-raise its message only
                 failure.append(error)
                 raise
 
         reader = pa.RecordBatchReader.from_batches(schema, batches())
-        with _refusing(name.removeprefix("omop_")):
+        with _translate_errors(name.removeprefix("omop_")):
             try:
-                return self.workspace.take(reader, name)
+                return self.workspace.ingest(reader, name)
             except Exception:
                 if failure:
                     raise failure[0] from None
@@ -104,102 +104,104 @@ class Postgres(Place):
 
         text = sql.SQL(str(ibis.to_sql(query, dialect="postgres")))
         statement = sql.SQL("copy ({}) to stdout (format csv, header)").format(text)
-        with self.link.cursor() as cursor, cursor.copy(statement) as copy:
+        with self.connection.cursor() as cursor, cursor.copy(statement) as copy:
             yield from csv.open_csv(
-                _Rows(copy),
+                _CopyStream(copy),
                 read_options=csv.ReadOptions(block_size=BLOCK),
                 parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
                 convert_options=csv.ConvertOptions(
                     column_types=schema,
-                    null_values=[""],  # PostgreSQL quotes text that is empty, and leaves a null bare
+                    null_values=[""],  # PostgreSQL quotes empty text, and writes null without quotes
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
                 ),
             )
 
 
-class _Rows(io.RawIOBase):
-    """What a COPY sends, as a file: it comes row by row, and is asked for in blocks."""
+class _CopyStream(io.RawIOBase):
+    """The rows of a COPY as a file that is read in blocks."""
 
     def __init__(self, copy: Any) -> None:
-        self.copy, self.rest, self.done = copy, bytearray(), False
+        self.copy, self.buffer, self.done = copy, bytearray(), False
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        while not self.done and (size < 0 or len(self.rest) < size):
+        while not self.done and (size < 0 or len(self.buffer) < size):
             row = self.copy.read()
             self.done = not row
-            self.rest += row
-        size = len(self.rest) if size < 0 else size
-        head = bytes(self.rest[:size])
-        del self.rest[:size]
+            self.buffer += row
+        size = len(self.buffer) if size < 0 else size
+        head = bytes(self.buffer[:size])
+        del self.buffer[:size]
         return head
 
 
-def _connect(url: str, where: str) -> Any:
+def _connect(url: str, label: str) -> Any:
     import psycopg
 
     try:
-        # libpq reads the URL itself: it knows services, .pgpass, PGPASSWORD and every sslmode.
-        link = psycopg.connect(url, client_encoding="UTF8", connect_timeout=_patience(url))
+        # libpq parses the URL, so that services, .pgpass, PGPASSWORD and every sslmode work.
+        connection = psycopg.connect(url, client_encoding="UTF8", connect_timeout=_connect_timeout(url))
     except psycopg.ProgrammingError:
-        raise InputError(_no_address(where)) from None
+        raise InputError(_invalid_address(label)) from None
     except psycopg.Error as error:
-        raise InputError(_why_not(str(error), where)) from None
-    link.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    link.read_only = True
-    return link
+        raise InputError(_connection_error(str(error), label)) from None
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+    return connection
 
 
-def _patience(url: str) -> int | None:
-    said = "connect_timeout" in url or "PGCONNECT_TIMEOUT" in os.environ
-    return None if said else PATIENCE
+def _connect_timeout(url: str) -> int | None:
+    given = "connect_timeout" in url or "PGCONNECT_TIMEOUT" in os.environ
+    return None if given else CONNECT_TIMEOUT
 
 
-def _no_address(where: str) -> str:
-    return f"{where} is no address that PostgreSQL understands; write postgresql://user@host:5432/database."
+def _invalid_address(label: str) -> str:
+    return f"{label} is not a valid PostgreSQL address; use postgresql://user@host:5432/database."
 
 
-def _why_not(message: str, where: str) -> str:
-    """The reason as a sentence of our own: the server's names the user."""
+def _connection_error(message: str, label: str) -> str:
+    """Describe the error; the server's own message contains the user."""
     if "password authentication failed" in message or "no password supplied" in message:
-        return f"{where} refused the user or the password; give it in the URL, in PGPASSWORD or in a .pgpass file."
+        return f"{label} rejected the user or password; set the password in the URL, PGPASSWORD or a .pgpass file."
     if "database" in message and "does not exist" in message:
-        return f"{where} does not exist as a database on that server; check its name."
+        return f"{label} does not exist as a database on that server; check its name."
     if "role" in message and "does not exist" in message:
-        return f"{where} does not know the user; check the name in the URL or in PGUSER."
+        return f"{label} does not know the user; check the name in the URL or in PGUSER."
     if "SSL" in message:
-        return f"{where} does not speak with the encryption that was asked for; check sslmode."
+        return f"{label} does not support the requested encryption; check sslmode."
     if "invalid port" in message or "invalid integer" in message:
-        return _no_address(where)
+        return _invalid_address(label)
     if "pg_hba.conf" in message:
-        return f"{where} does not let this user in from here; ask who runs the server for access."
-    return f"{where} could not be reached; check host, port, network and that the server is running."
+        return (
+            f"{label} does not allow this user to connect from this host; ask its administrator for access."
+        )
+    return f"{label} could not be reached; check host, port, network and that the server is running."
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """The server's errors as a sentence: its own may quote a value."""
+def _translate_errors(what: str) -> Iterator[None]:
+    """Raise errors of the server as InputError: the original messages can quote values."""
     import psycopg
     import pyarrow as pa
 
     try:
         yield
     except psycopg.errors.InsufficientPrivilege:
-        raise InputError(f"the role may not read {what}; ask for the right to select from it.") from None
+        raise InputError(f"the role may not read {what}; ask for the SELECT privilege on it.") from None
     except psycopg.DataError:
         raise InputError(
-            f"{what} holds values that are no date or number as its column must be; correct them."
+            f"{what} has values that are not dates or numbers as its columns require; correct them."
         ) from None
     except psycopg.OperationalError:
         raise InputError(f"the connection was lost while {what} was read; try again.") from None
     except psycopg.Error:
         raise InputError(
-            f"PostgreSQL could not read {what}; check that its columns are as OMOP has them."
+            f"PostgreSQL could not read {what}; check that its columns are those of the OMOP CDM."
         ) from None
     except pa.ArrowInvalid:
         raise InputError(
-            f"{what} holds values that do not fit their column; check dates and numbers."
+            f"{what} has values that do not fit their column; check dates and numbers."
         ) from None

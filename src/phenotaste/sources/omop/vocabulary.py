@@ -1,11 +1,11 @@
-"""What the vocabulary tables know of the concepts at hand: names, classes that they roll up to, and concept sets."""
+"""Queries of the vocabulary tables: names of concepts, classes to roll up to, and concept sets."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.cdm import Place
+from phenotaste.sources.omop.cdm import CdmBackend
 from phenotaste.sources.omop.cdm_schema import (
     ANCESTOR,
     ATC_CLASSES,
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 MAPS_TO = "Maps to"
 
 
-def concepts(cdm: Place, ids: "Table", name: str) -> "Table | None":
-    """The rows of `concept` for some ids; None where the vocabulary is not there."""
+def concepts(cdm: CdmBackend, ids: "Table", name: str) -> "Table | None":
+    """The rows of `concept` for these ids; None where the table does not exist."""
     table = cdm.table(CONCEPT)
     return None if table is None else cdm.lookup(table, "concept_id", ids, name)
 
 
-def drug_classes(cdm: Place, ids: "Table", level: str) -> "Table":
+def drug_classes(cdm: CdmBackend, ids: "Table", level: str) -> "Table":
     """concept, code, vocabulary, name: the ingredients of drugs, or their ATC classes of a level."""
     import ibis
 
@@ -38,7 +38,7 @@ def drug_classes(cdm: Place, ids: "Table", level: str) -> "Table":
     if concept is None or ancestor is None:
         raise InputError(
             f"the CDM has no {CONCEPT if concept is None else ANCESTOR} table, which a roll-up of drugs needs; "
-            'choose drugs "era" or "exposure".'
+            'use drugs "era" or "exposure".'
         )
     if level == "ingredient":
         known = concept.vocabulary_id.isin(INGREDIENT_VOCABULARIES)
@@ -58,15 +58,15 @@ def drug_classes(cdm: Place, ids: "Table", level: str) -> "Table":
     return found.select(concept="concept", code=code, vocabulary=ibis.literal(vocabulary), name="name")
 
 
-def condition_classes(cdm: Place, ids: "Table", level: int) -> "Table":
-    """concept, code, vocabulary, name: ancestors of conditions so many levels below "Clinical finding"."""
+def condition_classes(cdm: CdmBackend, ids: "Table", level: int) -> "Table":
+    """concept, code, vocabulary, name: ancestors of conditions `level` levels below "Clinical finding"."""
     import ibis
 
     concept, ancestor = cdm.table(CONCEPT), cdm.table(ANCESTOR)
     if concept is None or ancestor is None:
         raise InputError(
             f"the CDM has no {CONCEPT if concept is None else ANCESTOR} table, which a roll-up of conditions "
-            "needs; leave the level of conditions out."
+            "needs; omit the level of conditions."
         )
     below = ancestor.filter(
         (ancestor.ancestor_concept_id == CLINICAL_FINDING) & (ancestor.min_levels_of_separation == level)
@@ -84,7 +84,7 @@ def condition_classes(cdm: Place, ids: "Table", level: int) -> "Table":
 
 
 class Item(NamedTuple):
-    """A line of a concept set as ATLAS exports it."""
+    """An item of a concept set exported from ATLAS."""
 
     concept: int
     excluded: bool
@@ -92,29 +92,29 @@ class Item(NamedTuple):
     mapped: bool
 
 
-def index_codes(cdm: Place, path: Path, codes: str) -> tuple[str, ...]:
+def index_codes(cdm: CdmBackend, path: Path, codes: str) -> tuple[str, ...]:
     """The concepts of a set as "OMOP:ID", or the source codes that map to them as "ICD9CM:4280"."""
     items = read_concept_set(path)
-    held = _resolved(cdm, [i for i in items if not i.excluded], path.name)
-    left_out = _resolved(cdm, [i for i in items if i.excluded], path.name)
-    chosen = sorted(held - left_out)
+    included = _resolve(cdm, [i for i in items if not i.excluded], path.name)
+    excluded = _resolve(cdm, [i for i in items if i.excluded], path.name)
+    chosen = sorted(included - excluded)
     if not chosen:
-        raise InputError(f"the concept set {path.name} leaves no concept; check what it excludes.")
+        raise InputError(f"the concept set {path.name} is empty; check its exclusions.")
     if codes == "standard":
         return tuple(f"{OMOP}:{concept}" for concept in chosen)
     return _source_codes(cdm, chosen, path.name)
 
 
 def read_concept_set(path: Path) -> list[Item]:
-    """The items of a set, exported alone ({"items": …}) or with its name ({"expression": {"items": …}})."""
+    """Read the items of a set, exported alone ({"items": …}) or with its name ({"expression": {"items": …}})."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError:
         raise InputError(f"{path} could not be read; check the path.") from None
     except ValueError:
-        raise InputError(f"{path} is no JSON; export the concept set from ATLAS again.") from None
+        raise InputError(f"{path} is not valid JSON; export the concept set from ATLAS again.") from None
     try:
-        items = held if isinstance(held, list) else held.get("expression", held)["items"]
+        items = content if isinstance(content, list) else content.get("expression", content)["items"]
         return [
             Item(
                 int(item["concept"]["CONCEPT_ID"]),
@@ -126,24 +126,24 @@ def read_concept_set(path: Path) -> list[Item]:
         ]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(
-            f"{path.name} is no concept set: it needs items with concept.CONCEPT_ID; export it from ATLAS again."
+            f"{path.name} is not a concept set: it needs items with concept.CONCEPT_ID; export it from ATLAS again."
         ) from None
 
 
-def _resolved(cdm: Place, items: list[Item], title: str) -> set[int]:
-    """The concepts that items stand for, as ATLAS resolves them: descendants first, then what maps to them."""
-    found = {item.concept for item in items}
-    deep = [item for item in items if item.descendants]
-    if deep:
-        found |= _below(cdm, {item.concept for item in deep}, title)
+def _resolve(cdm: CdmBackend, items: list[Item], title: str) -> set[int]:
+    """Resolve items as ATLAS does: first descendants, then the concepts that map to them."""
+    resolved = {item.concept for item in items}
+    parents = [item for item in items if item.descendants]
+    if parents:
+        resolved |= _descendants(cdm, {item.concept for item in parents}, title)
     mapped = {item.concept for item in items if item.mapped}
     if mapped:
-        mapped |= _below(cdm, {item.concept for item in deep if item.mapped}, title)
-        found |= _mapping_to(cdm, mapped, title)
-    return found
+        mapped |= _descendants(cdm, {item.concept for item in parents if item.mapped}, title)
+        resolved |= _mapped_to(cdm, mapped, title)
+    return resolved
 
 
-def _below(cdm: Place, ids: set[int], title: str) -> set[int]:
+def _descendants(cdm: CdmBackend, ids: set[int], title: str) -> set[int]:
     if not ids:
         return set()
     ancestor = cdm.table(ANCESTOR)
@@ -156,12 +156,12 @@ def _below(cdm: Place, ids: set[int], title: str) -> set[int]:
     return set(rows.descendant_concept_id.to_pyarrow().to_pylist())
 
 
-def _mapping_to(cdm: Place, ids: set[int], title: str) -> set[int]:
+def _mapped_to(cdm: CdmBackend, ids: set[int], title: str) -> set[int]:
     relationship = cdm.table(RELATIONSHIP)
     if relationship is None:
         raise InputError(
-            f"source codes of the concept set {title} are found through the table {RELATIONSHIP}, "
-            "which the CDM lacks; add it, or use standard codes without mapped ones."
+            f"source codes of the concept set {title} require the table {RELATIONSHIP}, "
+            "which the CDM lacks; add it, or use standard codes without mapped concepts."
         )
     maps = relationship.filter(relationship.relationship_id == MAPS_TO)
     if "invalid_reason" in maps.columns:
@@ -170,9 +170,9 @@ def _mapping_to(cdm: Place, ids: set[int], title: str) -> set[int]:
     return set(rows.concept_id_1.to_pyarrow().to_pylist())
 
 
-def _source_codes(cdm: Place, ids: list[int], title: str) -> tuple[str, ...]:
-    wanted = set(ids) | _mapping_to(cdm, set(ids), title)
-    found = concepts(cdm, _ids(wanted), "omop_source_set")
+def _source_codes(cdm: CdmBackend, ids: list[int], title: str) -> tuple[str, ...]:
+    concept_ids = set(ids) | _mapped_to(cdm, set(ids), title)
+    found = concepts(cdm, _ids(concept_ids), "omop_source_set")
     if found is None:
         raise InputError(f"source codes of the concept set {title} need the table {CONCEPT}; add it.")
     rows = found.select("vocabulary_id", "concept_code").distinct().to_pyarrow().to_pylist()
