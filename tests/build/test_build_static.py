@@ -35,7 +35,7 @@ def made(workspace, persons, chosen=None, like=None, last="2010-06-15", **others
     ids = [row["patient"] for row in persons]
     events = [event(p, day) for p in ids for day in ("2009-01-01", last)]
     return build.cohort(
-        workspace, records(workspace, events, persons, **others), chosen or Settings(), like=like
+        workspace, records(workspace, events, persons, **others), chosen or Settings(), model_columns=like
     )
 
 
@@ -150,7 +150,7 @@ def test_identifiers_are_left_out_with_a_note_and_refused_when_asked_for(workspa
     assert any("record has 101 different values" in note for note in built.notes)
     with pytest.raises(InputError, match="record has 101 different values"):
         made(workspace, people, Settings(static=Static(columns=("record",))))
-    with pytest.raises(InputError, match=r"static\.columns names income, which the source lacks"):
+    with pytest.raises(InputError, match=r"static\.columns includes income, which the source lacks"):
         made(workspace, people, Settings(static=Static(columns=("income",))))
     built = made(workspace, people, Settings(static=Static(columns=())))
     assert built.cohort.static is None

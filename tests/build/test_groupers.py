@@ -278,7 +278,7 @@ def test_ahrqs_multi_level_file_is_read_as_it_is(write):
         ("groups.csv", "code,group\n,\n", "no row"),
         ("groups.csv", "code,group\n1\n", "1 rows that are too short"),
         ("groups.csv", "vocabulary,class\nICD9CM,A\n", "lacks the columns code and group"),
-        ("groups.parquet", "code,group\n1,A\n", "no Parquet file"),
+        ("groups.parquet", "code,group\n1,A\n", "not a readable Parquet file"),
     ],
 )
 def test_tables_that_are_refused(write, name, text, words):

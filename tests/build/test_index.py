@@ -405,7 +405,7 @@ def test_every_condition_is_a_row_of_the_attrition_table(workspace):
         ("12 months of history without an index code before the index", 3, 61 + 61 + 26),
         ("history covers the window", 2, 61 + 61),
         ("cases with a matched control", 1, 61),
-        ("and their controls", 2, 61 + 61),
+        ("with the matched controls", 2, 61 + 61),
     ]
     assert [(row["patient"], row["label"], row["set"]) for row in rows] == [(0, 1.0, 0), (1, 0.0, 0)]
     assert "1 of 1 matched cases have fewer than 2 controls." in notes
@@ -512,7 +512,7 @@ def test_a_pattern_without_vocabulary_or_with_a_stray_star_is_refused(pattern):
 def test_a_pattern_that_names_nothing_is_noted_and_only_nothings_are_refused():
     notes = []
     code_sets.matching(CODES, ["ICD9CM:428*", "ICD9CM:250*"], notes)
-    assert notes == ["The index code ICD9CM:250* names no code of the data."]
+    assert notes == ["The index code ICD9CM:250* matches no code of the data."]
     with pytest.raises(InputError, match=r"ICD9CM:250.*vocabularies are: ATC, ICD10CM, ICD9CM"):
         code_sets.matching(CODES, ["ICD9CM:250*"])
 

@@ -46,7 +46,7 @@ def qualities(cases, people, encounters, periods, settings, case, who):
     seen = [abs(int((day - date).astype(int))) for day in encounters.day[encounters.patient == who]]
     if apart > settings.age_years * 365.25 or not seen or min(seen) > settings.encounter_days:
         return None
-    if not periods.covers(np.array([who]), cases.reach[case], date)[0]:
+    if not periods.covers(np.array([who]), cases.history_start[case], date)[0]:
         return None
     return apart, min(seen)
 

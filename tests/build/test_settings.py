@@ -145,7 +145,7 @@ def test_a_file_can_take_a_default_back():
         ('kinds = "diagnosis"', ["kinds must be a list"]),
         ("kinds = []", ["kinds must be a list of one or more"]),
         ('kinds = ["lab"]', ["kinds must be", '"diagnosis", "medication" or "procedure"']),
-        ('kinds = ["diagnosis", "diagnosis"]', ["without repetitions"]),
+        ('kinds = ["diagnosis", "diagnosis"]', ["all different"]),
         ("kinds = [[1]]", ["kinds must be"]),
         ("min_visits = -1", ["min_visits must be an integer, 1 or more"]),
         ("min_visits = true", ["min_visits must be an integer"]),

@@ -117,7 +117,7 @@ class Texts(Rule):
 
     def allowed(self) -> str:
         listed = "texts" if self.choices is None else join_choices(self.choices)
-        return f"a list of {'one or more of ' if self.minimum else ''}{listed}, without repetitions"
+        return f"a list of {'one or more of ' if self.minimum else ''}{listed}, all different"
 
     def accepts(self, value: Any) -> bool:
         if not isinstance(value, tuple) or not all(isinstance(item, str) and item.strip() for item in value):
