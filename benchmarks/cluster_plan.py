@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from phenotaste.engines.threads import number_of_blocks
+from phenotaste.engines.partition import number_of_blocks
 
 RESULTS = Path(__file__).parent / "results"
 GENERATIONS = 3  # of the courses on disk: before, now, and the one being written

@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from phenotaste import TASTE, Cohort, simulate
-from phenotaste.engines.disk import Disk
+from phenotaste.engines.disk import DiskEngine
 from phenotaste.storage import mapped
 
 from .machine import describe
@@ -130,7 +130,7 @@ def measure(
 ) -> dict[str, Any]:
     """One fit, in this process; the first iteration, plain and perhaps compiling, is left out."""
     looks: list[dict[str, float]] = []
-    engine = None if memory is None else Disk(work, memory)
+    engine = None if memory is None else DiskEngine(work, memory)
     model = TASTE(
         rank,
         dtype=dtype,

@@ -23,7 +23,7 @@ from phenotaste.core import loop
 from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Model, Scored, Sums, Weights
-from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.engines.threads import ThreadEngine, one_blas_thread
 from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings
 from phenotaste.federated.privacy import PrivacyBudget
@@ -168,15 +168,18 @@ class Shards:
     def __init__(self, cohorts: list[Cohort], lam: float, rank: int) -> None:
         shards = [align(c, columns_of(c)) for c in cohorts]
         weights = [Weights(lam, patient_weights(1.0, "relative", s.norms, rank)) for s in shards]
-        self.parts = [Threads(s.shard, w, rank) for s, w in zip(shards, weights, strict=True)]
+        self.parts = [
+            ThreadEngine().open(s.shard, w, rank, c.shape[1])
+            for s, w, c in zip(shards, weights, cohorts, strict=True)
+        ]
         self.weights = weights[0]
 
-    def start(self, model: Model) -> None:
+    def init_U(self, model: Model) -> None:
         for part in self.parts:
-            part.start(model)
+            part.init_U(model)
 
-    def step(self, model: Model, reach: float) -> Sums:
-        sums = [part.step(model, reach) for part in self.parts]
+    def step(self, model: Model, beta: float) -> Sums:
+        sums = [part.step(model, beta) for part in self.parts]
         return tree_reduce(sums, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
 
     def undo(self) -> None:
@@ -200,7 +203,7 @@ def same_shards(cohorts: list[Cohort], model: TASTE, rank: int) -> loop.Fit:
     shard = engine.parts[0].shard
     start = init_model("random", shard, len(model.V_), rank, True, np.random.default_rng(seed))
     with one_blas_thread():
-        engine.start(start)
+        engine.init_U(start)
         return loop.fit(engine, start, normalize=True, exact=False, max_iter=50, tol=0.0)
 
 

@@ -20,7 +20,7 @@ from phenotaste.core import loop
 from phenotaste.core.cuda.compile import shape_for
 from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
-from phenotaste.engines.cuda import Device, bytes_resident
+from phenotaste.engines.cuda import CudaSession, resident_bytes
 from phenotaste.engines.threads import Threads, one_blas_thread
 
 PARTS = ("ceilings", "agreement", "middle", "million", "five", "streaming")
@@ -80,9 +80,10 @@ class Tiles:
 def prepared(cohort, rank, device, n_jobs=None, **settings):
     """An engine with the cohort, started, and the model it started from."""
     model = TASTE(rank, device=device, n_jobs=n_jobs, init="random", random_state=0, **settings)
-    engine, aligned = model._prepare(cohort)
+    aligned = model._read(cohort)
+    engine = model._open(model._engine(), aligned, cohort)
     start = init_model("random", aligned.shard, cohort.shape[1], rank, True, np.random.default_rng(0))
-    engine.start(start)
+    engine.init_U(start)
     return engine, start
 
 
@@ -293,16 +294,16 @@ def streaming(tile, facts):
     """A cohort allowed a third of the memory it needs, beside the same one kept on the device."""
     cohort, rank = tile.cohort(10), 20
     kept, model = prepared(cohort, rank, "cuda")
-    allowed = bytes_resident(kept.shard, rank) / 3
-    streamed = Device(kept.shard, kept.weights, rank, n_features=cohort.shape[1], memory=allowed)
-    streamed.start(model)
+    allowed = resident_bytes(kept.shard, rank) / 3
+    streamed = CudaSession(kept.shard, kept.weights, rank, cohort.shape[1], memory=allowed)
+    streamed.init_U(model)
     assert streamed.streaming
     assert not kept.streaming
     at_home, _ = seconds_of_iterations(kept, model, 4)
     far, _ = seconds_of_iterations(streamed, model, 4)
     a, b = kept.score(model), streamed.score(model)
     return sizes(cohort) | {
-        "pieces": len(streamed.pieces),
+        "chunks": len(streamed.chunks),
         "GiB allowed": allowed / 2**30,
         "seconds an iteration, kept": at_home,
         "seconds an iteration, streamed": far,

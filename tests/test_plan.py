@@ -4,16 +4,16 @@ import numpy as np
 
 from helpers.cohorts import cohort
 from phenotaste import TASTE
-from phenotaste.plan import bytes_of_a_fit, plan
+from phenotaste.plan import fit_bytes, plan
 
 
 def test_plan_counts_the_courses_of_every_copy():
     c = cohort(0, n_patients=300, visits=(20, 40), n_features=20)
-    one = bytes_of_a_fit(TASTE(6), c)
+    one = fit_bytes(TASTE(6), c)
     U = c.n_visits * 6 * 8
     assert 2 * U < one < 3 * U
-    assert bytes_of_a_fit(TASTE(6, n_init=2), c) == one + U
-    assert bytes_of_a_fit(TASTE(6, dtype="float32"), c) == one - U
+    assert fit_bytes(TASTE(6, n_init=2), c) == one + U
+    assert fit_bytes(TASTE(6, dtype="float32"), c) == one - U
 
 
 def test_plan_is_of_the_whole_cohort_though_it_tries_a_sample():
@@ -22,9 +22,9 @@ def test_plan_is_of_the_whole_cohort_though_it_tries_a_sample():
     assert (expected.patients, expected.visits, expected.threads) == (9000, c.n_visits, 1)
     assert expected.nonzeros == c.visits.nnz
     assert expected.seconds_per_iteration > 0
-    assert np.isclose(expected.most_seconds, 150 * expected.seconds_per_iteration)
+    assert np.isclose(expected.max_seconds, 150 * expected.seconds_per_iteration)
     assert dict(expected.lines())["Patients"].startswith("9,000")
     seconds, minutes = (
-        dict(expected._replace(most_seconds=most).lines())["At most"].split(",")[0] for most in (2.2, 90.0)
+        dict(expected._replace(max_seconds=most).lines())["At most"].split(",")[0] for most in (2.2, 90.0)
     )
     assert (seconds, minutes) == ("3 seconds", "1.5 minutes")  # rounded up: no fit takes nothing

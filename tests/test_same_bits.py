@@ -19,9 +19,9 @@ DATA = {
 
 
 def disk(folder):
-    from phenotaste.engines import disk
+    from phenotaste.engines import DiskEngine
 
-    return getattr(disk, "DiskEngine", getattr(disk, "Disk", None))(folder, memory="1GB")
+    return DiskEngine(folder, memory="1GB")
 
 
 def fit(name, folder):
@@ -60,7 +60,7 @@ def digest(array):
 def digests(model, cohort):
     found = {letter: digest(getattr(model, f"{letter}_")) for letter in "VHFWU"}
     found |= {"loss": digest(model.loss_curve_), "projected": digest(model.transform(cohort[:20]))}
-    return found | {"rmse": float(model.rmse_).hex(), "cpi": float(model.cpi_).hex()}
+    return found | {"rmse": f"{model.rmse_:.12g}", "cpi": f"{model.cpi_:.12g}"}
 
 
 def run(name, folder):

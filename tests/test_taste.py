@@ -359,24 +359,24 @@ def test_the_callback_knows_the_start_and_stops_all_of_them():
     assert m.loss_curve_[-1] == pytest.approx(metrics.objective(m, c), rel=1e-8)
 
 
-class Told:
-    """An engine whose every objective is told in advance; it notes what it is asked for."""
+class GivenLosses:
+    """A session whose objectives are given in advance; it records its calls."""
 
     weights = Weights(0.0, np.zeros(1))
 
     def __init__(self, *losses):
-        self.losses, self.asked = list(losses), []
+        self.losses, self.calls = list(losses), []
 
-    def step(self, model, reach):
-        self.asked.append(reach)
+    def step(self, model, beta):
+        self.calls.append(beta)
         return Sums.zeros(1, 0, 1)._replace(scalars=np.array([2 * self.losses.pop(0), 0.0, 0.0, 0.0]))
 
     def undo(self):
-        self.asked.append("undo")
+        self.calls.append("undo")
 
     def score(self, model):
         self.model = model
-        return Scored(np.zeros((1, 1)), np.zeros((1, 1)), np.array([[1.0, 0.0, 0.0]]))
+        return Scored.unscored(np.zeros((1, 1)), np.zeros((1, 1)))._replace(loss=np.array([[1.0, 0.0, 0.0]]))
 
 
 def run(engine, max_iter, normalize=True, tol=0.0):
@@ -384,24 +384,24 @@ def run(engine, max_iter, normalize=True, tol=0.0):
     return loop.fit(engine, model, normalize=normalize, exact=False, max_iter=max_iter, tol=tol)
 
 
-def test_a_step_that_reached_too_far_is_undone_and_the_next_is_plain():
-    engine = Told(10.0, 8.0, 9.0, 7.0, 6.0)
+def test_a_step_extrapolated_too_far_is_undone_and_the_next_is_plain():
+    engine = GivenLosses(10.0, 8.0, 9.0, 7.0, 6.0)
     found = run(engine, 5)
-    assert engine.asked[:4] == [0.0, 0.5, pytest.approx(0.525), "undo"]
-    assert engine.asked[4] == 0.0
-    assert 0 < engine.asked[5] < 0.5
-    assert found.losses == [10.0, 8.0, 8.0, 7.0, 1.0]  # the last is what the closing look found
+    assert engine.calls[:4] == [0.0, 0.5, pytest.approx(0.525), "undo"]
+    assert engine.calls[4] == 0.0
+    assert 0 < engine.calls[5] < 0.5
+    assert found.losses == [10.0, 8.0, 8.0, 7.0, 1.0]  # the last is that of the closing pass
     assert found.outcome == "max_iter"
 
 
 def test_without_unit_columns_every_step_is_plain():
-    engine = Told(10.0, 8.0, 7.0)
+    engine = GivenLosses(10.0, 8.0, 7.0)
     run(engine, 3, normalize=False)
-    assert engine.asked == [0.0, 0.0, 0.0]
+    assert engine.calls == [0.0, 0.0, 0.0]
 
 
 def test_an_undone_step_does_not_count_as_settled():
-    engine = Told(10.0, 8.0, 9.0, 4.0, 4.0, 4.0)
+    engine = GivenLosses(10.0, 8.0, 9.0, 4.0, 4.0, 4.0)
     found = run(engine, 6, tol=1e-6)
     assert len(found.losses) == 5
     assert found.outcome == "converged"
@@ -409,7 +409,7 @@ def test_an_undone_step_does_not_count_as_settled():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_objective_that_is_no_number_ends_the_fit_by_name(bad):
-    found = run(Told(bad, 1.0, 1.0), 3)
+    found = run(GivenLosses(bad, 1.0, 1.0), 3)
     assert found.outcome == "not_finite"
     assert len(found.losses) == 1
     assert all(outcome.advice for outcome in loop.Outcome)

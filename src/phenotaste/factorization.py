@@ -18,8 +18,8 @@ from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of, patients_having
 from phenotaste.core import loop
 from phenotaste.core.kernels.sums import square_sum
-from phenotaste.core.records import Array, Weights
-from phenotaste.engines.checkpoint import Keeper
+from phenotaste.core.records import Array, Scored, Weights
+from phenotaste.engines.checkpoint import CheckpointWriter
 from phenotaste.errors import InputError
 from phenotaste.review import Review, Reviewed
 from phenotaste.validation import check_choice, check_integer, check_number
@@ -240,7 +240,7 @@ class Factorization(TransformerMixin, BaseEstimator):
                 "some phenotypes will repeat each other.",
                 stacklevel=4,
             )
-        aligned = align(cohort, columns_of(cohort), self._room())
+        aligned = align(cohort, columns_of(cohort), self._allocator())
         size = float(aligned.norms.sum())
         if size > 0 and not SMALLEST_SIZE < size < LARGEST_SIZE:
             raise InputError(
@@ -249,8 +249,8 @@ class Factorization(TransformerMixin, BaseEstimator):
             )
         return aligned
 
-    def _room(self) -> Allocator:
-        """What makes arrays as long as the cohort."""
+    def _allocator(self) -> Allocator:
+        """Allocates arrays as long as the cohort."""
         return np.empty
 
     def _need_cohort(self, cohort: Any) -> None:
@@ -261,27 +261,27 @@ class Factorization(TransformerMixin, BaseEstimator):
             )
 
     def _best_start(
-        self, attempt: Callable[[int, np.random.Generator], loop.Fit], keeper: Keeper | None = None
+        self, attempt: Callable[[int, np.random.Generator], loop.Fit], writer: CheckpointWriter | None = None
     ) -> loop.Fit:
         """The lowest of `n_init` fits, each with a seed of its own; a callback that stops one stops them all."""
         seeds = check_random_state(self.random_state).randint(2**31, size=self.n_init)
         first, best = 0, None
-        if keeper is not None:
-            seeds, first, best = keeper.begin(seeds)
+        if writer is not None:
+            seeds, first, best = writer.begin(seeds)
         for start in range(first, self.n_init):
             found = attempt(start, np.random.default_rng(seeds[start]))
             if self.verbose:
                 print(f"start {start + 1} of {self.n_init}: {found.outcome} at {found.losses[-1]:.6g}")
             if best is None or found.losses[-1] < best.losses[-1] or not np.isfinite(best.losses[-1]):
                 best = found
-                if keeper is not None and start + 1 < self.n_init:
-                    keeper.better(found)
+                if writer is not None and start + 1 < self.n_init:
+                    writer.record_best(found)
             if found.outcome is loop.Outcome.STOPPED:
                 break
         assert best is not None
         return best
 
-    def _reporter(self, start: int) -> Callable[[int, float], object] | None:
+    def _progress_callback(self, start: int) -> Callable[[int, float], object] | None:
         if self.callback is None:
             return None
         callback = self.callback
@@ -289,7 +289,7 @@ class Factorization(TransformerMixin, BaseEstimator):
             loop.Progress(start, self.n_init, iteration, self.max_iter, loss)
         )
 
-    def _keep(self, best: loop.Fit, cohort: Cohort, aligned: Aligned, weights: Weights) -> None:
+    def _set_fitted(self, best: loop.Fit, cohort: Cohort, aligned: Aligned, weights: Weights) -> None:
         columns = columns_of(cohort)
         self.H_, self.V_, F = best.model
         self.F_ = F if columns.n_static and len(F) else None
@@ -310,11 +310,16 @@ class Factorization(TransformerMixin, BaseEstimator):
         self.n_iter_ = len(best.losses)
         self.outcome_ = str(best.outcome)
         self.converged_ = best.outcome is loop.Outcome.CONVERGED
-        self._measure(cohort)
+        n_entries = self.n_visits_ * len(self.V_) + self.n_patients_ * (
+            0 if self.F_ is None else len(self.F_)
+        )
+        scored = self._scored(best, cohort)
+        self.rmse_ = metrics.rmse_of(scored, n_entries, self.lam / 2)
+        self.cpi_ = metrics.cpi_of(scored.cp_gap, ~self.empty_history_, self.H_)
 
-    def _measure(self, cohort: Cohort) -> None:
-        self.rmse_ = metrics.rmse(self, cohort)
-        self.cpi_ = metrics.cpi(self)
+    def _scored(self, best: loop.Fit, cohort: Cohort) -> Scored:
+        """The patients' losses and cross-product gaps; a method whose fit has them returns those."""
+        return metrics.losses(self, cohort)
 
     def _labelled(self, W: Array, cohort: Cohort) -> Any:
         """Scores as set_output asks for them; patient ids become the index of a pandas frame."""

@@ -13,7 +13,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import align, columns_of_fitted
 from phenotaste.core.kernels.driver import cross_product_gaps
 from phenotaste.core.records import Model, Scored, Weights
-from phenotaste.engines.threads import Threads
+from phenotaste.engines.threads import ThreadSession
 from phenotaste.errors import InputError
 
 
@@ -47,11 +47,15 @@ def rmse(model: Any, cohort: Cohort, static_weight: Literal["paper", "one"] = "p
     """
     if static_weight not in ("paper", "one"):
         raise InputError(f"static_weight is {static_weight!r}: choose 'paper' (λ/2) or 'one'.")
-    visits, static, _ = losses(model, cohort, lam=1.0).loss.sum(axis=0)
     n_static = 0 if model.F_ is None else model.F_.shape[0]
-    entries = cohort.visits.shape[0] * model.V_.shape[0] + len(cohort) * n_static
-    weight = model.lam / 2 if static_weight == "paper" else 1.0
-    return float(np.sqrt((2 * visits + weight * 2 * static) / max(entries, 1)))
+    n_entries = cohort.visits.shape[0] * model.V_.shape[0] + len(cohort) * n_static
+    return rmse_of(losses(model, cohort), n_entries, model.lam / 2 if static_weight == "paper" else 1.0)
+
+
+def rmse_of(patients: Scored, n_entries: int, static_weight: float) -> float:
+    """The same from scored patients."""
+    squares = 2 * patients.loss[:, 0].sum() + static_weight * 2 * patients.static_error.sum()
+    return float(np.sqrt(squares / max(n_entries, 1)))
 
 
 def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
@@ -76,16 +80,18 @@ def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
     counted = ~model.empty_history_
     if short == "exclude":
         counted = counted & (np.diff(model.offsets_) >= model.H_.shape[0])
+    return cpi_of(cross_product_gaps(model.offsets_, model.U_, model.H_), counted, model.H_)
+
+
+def cpi_of(gaps: NDArray[Any], counted: NDArray[Any], H: NDArray[Any]) -> float:
+    """The same from the patients' ‖U_kᵀU_k − HᵀH‖², of those that are counted."""
     if not counted.any():
         return float("nan")
-    HH = model.H_.T @ model.H_
-    gaps = np.empty(len(counted))
-    cross_product_gaps(model.offsets_, model.U_, HH, gaps)
-    return float(1 - gaps[counted].sum() / (counted.sum() * np.sum(HH**2)))
+    return float(1 - gaps[counted].sum() / (counted.sum() * np.sum((H.T @ H) ** 2)))
 
 
-def losses(model: Any, cohort: Cohort, lam: float | None = None) -> Scored:
-    """Each patient's three parts of the objective (static part with weight `lam`, else λ_eff)."""
+def losses(model: Any, cohort: Cohort) -> Scored:
+    """Each patient's parts of the objective, and cross-product gap, at the fitted or projected U and W."""
     F = np.zeros((0, model.H_.shape[0])) if model.F_ is None else model.F_
     aligned = align(cohort, columns_of_fitted(model))
     if is_fitted_on(model, cohort):
@@ -93,9 +99,9 @@ def losses(model: Any, cohort: Cohort, lam: float | None = None) -> Scored:
     else:
         projected = model.project(cohort)
         U, W, mu = projected.U, projected.W, projected.mu_k
-    weights = Weights(model.lam_eff_ if lam is None else lam, mu)
-    engine = Threads(aligned.shard, weights, U.shape[1], courses=np.ascontiguousarray(U))
-    return engine.score(Model(model.H_, model.V_, F), W)
+    weights = Weights(model.lam_eff_, mu)
+    with ThreadSession(aligned.shard, weights, np.ascontiguousarray(U), len(model.V_)) as session:
+        return session.score(Model(model.H_, model.V_, F), W)
 
 
 def is_fitted_on(model: Any, cohort: Cohort) -> bool:

@@ -28,7 +28,7 @@ TOTALS = ("feature_patients_", "static_patients_", "score_totals_")
 NAMES = ("feature_names_in_", "static_names_in_")
 ARRAYS = ("H_", "V_", "F_", "loss_curve_", *NAMES, *TOTALS)
 PATIENTS = ("W_", "U_", "offsets_", "patient_ids_", "mu_k_", "empty_history_")
-NOT_SAVED = ("callback", "engine", "n_jobs", "verbose")  # how a fit runs, not what it finds
+NOT_SAVED = ("callback", "checkpoint", "engine", "n_jobs", "verbose")  # how a fit runs, not what it finds
 
 
 def save(

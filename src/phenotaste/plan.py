@@ -1,4 +1,4 @@
-"""What a fit will need, before it is started: memory from the sizes, time from a sample of the patients."""
+"""The memory and time that a fit will take: memory from the sizes, time from a sample of the patients."""
 
 import gc
 import math
@@ -11,18 +11,20 @@ from phenotaste.cohort import Cohort
 from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model
-from phenotaste.engines.disk import Work
-from phenotaste.engines.threads import MOST_BLOCKS, SUMS_BYTES, Threads
+from phenotaste.engines.cuda import CudaEngine
+from phenotaste.engines.disk import FitSize
+from phenotaste.engines.partition import MAX_BLOCKS, SUMS_BYTES
+from phenotaste.engines.threads import ThreadEngine, ThreadSession
 from phenotaste.errors import InputError
 from phenotaste.storage.mapped import format_bytes, resident_bytes
 from phenotaste.taste import TASTE
 
-SAMPLE = 12_000  # patients: enough to even out their lengths, and what each block of them costs on its own
+SAMPLE = 12_000  # patients: enough to average their lengths and the fixed costs of a block
 STEPS = 5
 
 
 class Plan(NamedTuple):
-    """What one fit is expected to take.
+    """The expected cost of one fit.
 
     Examples
     --------
@@ -38,10 +40,10 @@ class Plan(NamedTuple):
     nonzeros: int
     threads: int
     memory: int  # bytes at the peak, the program itself included
-    least_memory: int  # bytes that --memory needs at least
-    disk: int  # bytes that the courses then take in the work folder, checkpoints included
+    min_memory: int  # bytes, the smallest --memory
+    disk: int  # bytes of the courses in the work folder with --memory, checkpoints included
     seconds_per_iteration: float
-    most_seconds: float  # if every start goes on to max_iter
+    max_seconds: float  # if every start runs to max_iter
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text of each line, as `phenotaste fit --plan` prints them.
@@ -58,76 +60,86 @@ class Plan(NamedTuple):
             ("Memory", f"{self.memory / 2**30:.2f} GiB at the peak"),
             (
                 "With --memory",
-                f"at least {format_bytes(self.least_memory)}, and {format_bytes(self.disk)} of disk for the courses",
+                f"at least {format_bytes(self.min_memory)}, and {format_bytes(self.disk)} of disk for the courses",
             ),
             ("An iteration", f"{self.seconds_per_iteration:.3g} s on {self.threads} threads"),
-            ("At most", f"{_time_in_words(self.most_seconds)}, if no start converges before max_iter"),
+            ("At most", f"{_format_seconds(self.max_seconds)}, if no start converges before max_iter"),
         ]
 
 
-def _time_in_words(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{math.ceil(seconds)} seconds" if seconds < 60 else f"{seconds / 60:.1f} minutes"
 
 
 def plan(model: TASTE, cohort: Cohort) -> Plan:
-    """Time a few patient steps on a sample of the cohort, and add up what the whole of it will hold.
+    """Time a few patient steps on a sample of the cohort, and add up the memory for all of it.
 
     Examples
     --------
     >>> from phenotaste import TASTE, simulate
     >>> from phenotaste.plan import plan
     >>> found = plan(TASTE(rank=4, n_init=3), simulate.recovery(n_patients=20)[0])
-    >>> round(found.most_seconds / found.seconds_per_iteration)  # three starts of at most 200 iterations
+    >>> round(found.max_seconds / found.seconds_per_iteration)  # three starts of at most 200 iterations
     600
     """
     every = max(1, len(cohort) // SAMPLE)
     sample = cohort[np.arange(0, len(cohort), every)] if every > 1 else cohort
-    engine, aligned = TASTE(**{**model.get_params(), "engine": None})._prepare(sample)
-    if not isinstance(engine, Threads):
-        raise InputError('A plan is made by timing the CPU: use device="cpu" for it.')
-    rng = np.random.default_rng(0)
-    start = init_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
-    patients, model_itself = seconds_of_a_step(engine, start)
-    seconds = patients * len(cohort) / len(sample) + model_itself
-    threads = engine.n_jobs
-    del engine, aligned
+    if isinstance(model._engine(), CudaEngine):
+        raise InputError('A plan times the CPU: use device="cpu" for it.')
+    estimator = TASTE(**{**model.get_params(), "engine": None, "checkpoint": None})
+    aligned = estimator._read(sample)
+    with estimator._open(ThreadEngine(), aligned, sample) as session:
+        assert isinstance(session, ThreadSession)
+        rng = np.random.default_rng(0)
+        start = init_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
+        patient_seconds, model_seconds = time_steps(session, start)
+        threads = session.n_jobs
+    seconds = patient_seconds * len(cohort) / len(sample) + model_seconds
+    del session, aligned
     gc.collect()
-    itemsize = np.dtype(model.dtype).itemsize
-    work = Work.of(cohort.offsets, cohort.visits, cohort.n_static, model.rank, itemsize, threads)
+    visits = cohort.visits
+    size = FitSize.of(
+        cohort.offsets,
+        visits.data.nbytes + visits.indices.nbytes,
+        (cohort.n_features, cohort.n_static),
+        model.rank,
+        np.dtype(model.dtype).itemsize,
+        threads,
+    )
     return Plan(
         patients=len(cohort),
         visits=cohort.n_visits,
         nonzeros=int(cohort.visits.nnz),
         threads=threads,
-        memory=resident_bytes() + bytes_of_a_fit(model, cohort),
-        least_memory=work.least_memory(),
-        disk=work.disk(model.n_init, checkpoints=True),
+        memory=resident_bytes() + fit_bytes(model, cohort),
+        min_memory=size.min_memory(),
+        disk=size.disk(model.n_init, checkpoints=True),
         seconds_per_iteration=seconds,
-        most_seconds=seconds * model.max_iter * model.n_init,
+        max_seconds=seconds * model.max_iter * model.n_init,
     )
 
 
-def seconds_of_a_step(engine: Threads, model: Model) -> tuple[float, float]:
-    """Patient step and model step, medians of a few iterations after two that compile and are unlike later ones.
+def time_steps(session: ThreadSession, model: Model) -> tuple[float, float]:
+    """Seconds of a patient step and of a model step: medians after two iterations that compile and are untypical.
 
-    Apart, because the second takes as long for any number of patients.
+    They are timed separately, because the model step does not depend on the number of patients.
     """
-    engine.start(model)
-    took = []
+    session.init_U(model)
+    seconds = []
     for _ in range(STEPS):
         began = time.perf_counter()
-        sums = engine.step(model)
+        sums = session.step(model)
         between = time.perf_counter()
-        model, _ = model_step(sums, model, engine.weights.lam, normalize=True, exact=engine.exact)
-        took.append((between - began, time.perf_counter() - between))
-    patients, model_itself = np.median(took[2:], axis=0)
-    return float(patients), float(model_itself)
+        model, _ = model_step(sums, model, session.weights.lam, normalize=True, exact=session.exact)
+        seconds.append((between - began, time.perf_counter() - between))
+    patient_seconds, model_seconds = np.median(seconds[2:], axis=0)
+    return float(patient_seconds), float(model_seconds)
 
 
-def bytes_of_a_fit(model: TASTE, cohort: Cohort) -> int:
-    """What a fit adds to a loaded cohort: courses twice, once more to keep the best start, scores, losses, sums."""
+def fit_bytes(model: TASTE, cohort: Cohort) -> int:
+    """Bytes that a fit adds to a loaded cohort: U twice, once more for the best start, scores, losses, sums."""
     courses = cohort.n_visits * model.rank * np.dtype(model.dtype).itemsize
     copies = 2 if model.n_init == 1 else 3
     patients = len(cohort) * 8 * (2 * model.rank + 3 + 2)
-    sums = MOST_BLOCKS * 8 * model.rank * (cohort.shape[1] + cohort.n_static + 3 * model.rank)
+    sums = MAX_BLOCKS * 8 * model.rank * (cohort.shape[1] + cohort.n_static + 3 * model.rank)
     return copies * courses + patients + min(sums, SUMS_BYTES)

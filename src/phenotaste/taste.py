@@ -1,8 +1,8 @@
-"""The TASTE estimator: thin, with scikit-learn's manners. The mathematics is in `core`."""
+"""The TASTE estimator: a thin scikit-learn interface. The mathematics is in `core`."""
 
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,11 +14,11 @@ from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of_fitted
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
-from phenotaste.core.records import Array, Model, Weights
-from phenotaste.engines import Opener
-from phenotaste.engines.checkpoint import Keeper, fingerprint
-from phenotaste.engines.cuda import Device, Figures, cuda_available, need_cuda
-from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.core.records import Array, Model, Scored, Weights
+from phenotaste.engines import Checkpoint, CudaEngine, Engine, EngineSession, ThreadEngine
+from phenotaste.engines.checkpoint import CheckpointWriter, shard_digest
+from phenotaste.engines.cuda import cuda_available
+from phenotaste.engines.threads import one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight
 
@@ -31,35 +31,35 @@ PROJECTION_ITERATIONS = 1000
 class TASTE(Factorization):
     """Temporal and static tensor factorisation (Afshar et al. 2020).
 
-    Visits X_k ≈ U_k diag(w_k) Vᵀ and static features A ≈ W Fᵀ, all factors non-negative, the scores W shared,
-    and U_kᵀU_k kept near one HᵀH for every patient, which is what makes the phenotypes unique. Without static
-    features it is non-negative PARAFAC2.
+    Visits X_k ≈ U_k diag(w_k) Vᵀ and static features A ≈ W Fᵀ with all factors non-negative and shared scores W.
+    U_kᵀU_k is kept near one HᵀH for every patient, which makes the phenotypes unique. Without static features the
+    model is non-negative PARAFAC2.
 
     Parameters
     ----------
     rank : number of phenotypes.
-    lam : weight of the static features against the visits.
+    lam : weight of the static features relative to the visits.
     mu : weight of the uniqueness term; 0 drops it.
-    weights : "relative" measures lam and mu against the size of the data, so that they mean the same on every
-        data set; "absolute" takes them as they are, as the paper does.
-    normalize : keep the columns of H and V at unit norm, which anchors the scale that mu is measured in.
-    solver : "cd", coordinate descent, or "bpp", exact block principal pivoting, the paper's choice.
+    weights : "relative" scales lam and mu by the size of the data, so that they are comparable across data sets;
+        "absolute" uses them unscaled, as in the paper.
+    normalize : keep the columns of H and V at unit norm, which fixes the scale that mu refers to.
+    solver : "cd", coordinate descent, or "bpp", exact block principal pivoting, as in the paper.
     init : "nmf", "random" or "uniform" (the paper's). With "nmf" every second start of `n_init` is random.
     n_init : number of starts; the one with the lowest objective is kept.
-    max_iter, tol : stop after `max_iter` iterations or when the objective falls by less than `tol` of itself;
+    max_iter, tol : stop after `max_iter` iterations, or when the relative decrease of the objective is below `tol`;
         tol=0 never stops early.
-    dtype : precision in which the courses U are kept; all sums are float64.
-    device : "cpu", "cuda" (one GPU, courses in float32, solver="cd") or "auto": the GPU where there is one.
-    engine : None for this machine's threads, or where else the patient step runs: an object that opens an engine
-        over a cohort, `phenotaste.engines.disk.Disk` or `phenotaste.engines.dask.DaskEngine`. The result does not
-        depend on it, to the bit.
-    n_jobs : threads, all cores by default. The result does not depend on it, to the bit.
-    random_state : a whole number, so that the starts are the same each time; None draws new ones.
+    dtype : precision of the courses U; all sums are float64.
+    device : "cpu", "cuda" (one GPU, courses in float32, solver="cd") or "auto": a GPU if there is one.
+    engine : where the patient step runs: `phenotaste.engines.ThreadEngine` (the default), `DiskEngine`, `DaskEngine`
+        or `CudaEngine`. The result is the same to the bit, except on a GPU.
+    checkpoint : `phenotaste.engines.Checkpoint`, to resume the fit after an interruption.
+    n_jobs : number of threads, all cores by default. The result does not depend on it, to the bit.
+    random_state : an integer for reproducible starts; None draws new ones.
     callback : called after each iteration with a record (start, n_starts, iteration, max_iter, loss); return
         True to stop.
     verbose : 1 prints a line after each start.
 
-    `TASTE(rank, weights="absolute", normalize=False, solver="bpp", init="uniform")` is the paper to the letter.
+    `TASTE(rank, weights="absolute", normalize=False, solver="bpp", init="uniform")` is the method of the paper.
 
     Attributes
     ----------
@@ -67,15 +67,15 @@ class TASTE(Factorization):
     W_, U_, offsets_ : scores (K × R) and courses; patient k's courses are U_[offsets_[k]:offsets_[k + 1]].
     loss_curve_ : the objective after each iteration of the winning start.
     outcome_ : "converged", "max_iter", "stopped" or "not_finite".
-    lam_eff_, mu_k_ : the weights in absolute terms, fixed at fit and used again for new patients.
-    rmse_, cpi_ : error and cross-product invariance of the fit, as `phenotaste.metrics` has them.
+    lam_eff_, mu_k_ : the weights in absolute terms, fixed by the fit and reused for new patients.
+    rmse_, cpi_ : error and cross-product invariance of the fit, as defined in `phenotaste.metrics`.
     n_iter_, converged_ : iterations of the winning start, and whether it converged.
-    patient_ids_, feature_names_in_, static_names_in_ : what the cohort calls its patients and columns.
-    empty_history_ : for each patient whether no visit holds a code.
-    feature_patients_, static_patients_ : how many patients of the fit have each feature.
+    patient_ids_, feature_names_in_, static_names_in_ : the cohort's patient ids and column names.
+    empty_history_ : for each patient, whether all visits are empty.
+    feature_patients_, static_patients_ : number of patients of the fit with each feature.
     score_totals_ : sums of W_ over the patients.
-    n_patients_, n_visits_, n_short_, n_empty_ : patients and visits of the fit; of the patients, those with fewer
-        visits than phenotypes, and those without any history.
+    n_patients_, n_visits_, n_short_, n_empty_ : number of patients and visits of the fit, of patients with fewer
+        visits than phenotypes, and of patients without any history.
 
     Examples
     --------
@@ -112,7 +112,8 @@ class TASTE(Factorization):
         tol: float = 1e-5,
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "cpu",
-        engine: Any = None,
+        engine: Engine | None = None,
+        checkpoint: Checkpoint | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
         callback: Callable[[loop.Progress], object] | None = None,
@@ -131,6 +132,7 @@ class TASTE(Factorization):
         self.dtype = dtype
         self.device = device
         self.engine = engine
+        self.checkpoint = checkpoint
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.callback = callback
@@ -147,51 +149,41 @@ class TASTE(Factorization):
         >>> model.outcome_, round(model.rmse_, 2), round(model.cpi_, 2)
         ('converged', 0.41, 0.99)
         """
-        with self._around(), ExitStack() as at_end:
-            engine, aligned = self._prepare(cohort)
-            at_end.callback(getattr(engine, "close", nothing))
-            getattr(engine, "check_start", nothing)(self.init)
-            getattr(engine, "reserve", nothing)(self.n_init)
-            keeper = self._keeper(engine, cohort, aligned)
-            if keeper is not None:
-                at_end.callback(keeper.let_go)
-            self._fit(engine, keeper, cohort, aligned)
+        self._check_settings()
+        engine = self._engine()
+        with engine.memory_limit():
+            aligned = self._read(cohort)
+            with self._open(engine, aligned, cohort) as session:
+                writer = self._checkpoint_writer(session, cohort, aligned)
+                session.check_init_memory(self.init)
+                session.check_disk(self.n_init)
+                with nullcontext() if writer is None else closing(writer):
+                    self._fit(session, writer, cohort, aligned)
         return self
 
     def _fit(
-        self, engine: loop.Engine | Device, keeper: Keeper | None, cohort: Cohort, aligned: Aligned
+        self, session: EngineSession, writer: CheckpointWriter | None, cohort: Cohort, aligned: Aligned
     ) -> None:
-        self._figures: dict[int, Figures | None] = {}  # of each start, where it ran on a GPU
         with one_blas_thread():  # also for the small products between the steps: idle BLAS threads spin
             best = self._best_start(
-                lambda start, rng: self._attempt(start, rng, engine, aligned, cohort.shape[1], keeper), keeper
+                lambda start, rng: self._run_start(start, rng, session, aligned, cohort.shape[1], writer),
+                writer,
             )
-        measured = getattr(engine, "measure", nothing)(best.model, best.patients, aligned.norms > 0)
-        self._found = measured or self._figures.get(id(best))
-        self._keep(best, cohort, aligned, engine.weights)
-        del self._figures, self._found
-        if keeper is not None:
-            keeper.finish()
+        self._set_fitted(best, cohort, aligned, session.weights)
+        if writer is not None:
+            writer.finish()
 
-    def _keeper(self, engine: Any, cohort: Cohort, aligned: Aligned) -> Keeper | None:
-        """Who keeps the fit on its way, where the engine was told to."""
-        checkpoint = getattr(self.engine, "checkpoint", None)
-        if checkpoint is None:
+    def _checkpoint_writer(
+        self, session: EngineSession, cohort: Cohort, aligned: Aligned
+    ) -> CheckpointWriter | None:
+        if self.checkpoint is None:
             return None
 
         def identity() -> dict[str, Any]:
-            settings = model_file.settings_of(self)
-            found = fingerprint(aligned.shard, cohort.feature_names, cohort.static_names)
-            return {"settings": settings, "cohort": found}
+            digest = shard_digest(aligned.shard, cohort.feature_names, cohort.static_names)
+            return {"settings": model_file.settings_of(self), "cohort": digest}
 
-        return Keeper(checkpoint, engine, identity)
-
-    def _around(self) -> AbstractContextManager[Any]:
-        around = getattr(self.engine, "around", None)
-        return nullcontext() if around is None else around()
-
-    def _room(self) -> Allocator:
-        return getattr(self.engine, "room", np.empty)
+        return CheckpointWriter(self.checkpoint, session, identity)
 
     def project(self, cohort: Cohort) -> Projection:
         """Scores, courses and loss of patients under the fitted definitions.
@@ -210,12 +202,13 @@ class TASTE(Factorization):
         self._need_cohort(cohort)
         rank = self.H_.shape[0]
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
-        with self._around(), ExitStack() as at_end:
-            aligned = align(cohort, columns_of_fitted(self), self._room())
+        engine = self._engine()
+        with engine.memory_limit():
+            aligned = align(cohort, columns_of_fitted(self), engine.allocate)
             mu = self._patient_weights(aligned.norms, rank)
-            engine = self._engine(cohort, aligned, Weights(self.lam_eff_, mu), rank, len(self.V_))
-            at_end.callback(getattr(engine, "close", nothing))
-            scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
+            weights = Weights(self.lam_eff_, mu)
+            with self._open_session(engine, aligned, weights, rank, len(self.V_)) as session:
+                scored = session.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
         return Projection(
             scored.W,
             scored.U,
@@ -229,86 +222,77 @@ class TASTE(Factorization):
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        if not isinstance(self.checkpoint, Checkpoint | None):
+            raise InputError("checkpoint must be None or a phenotaste.engines.Checkpoint.")
         if self.engine is None:
             return
-        if not callable(getattr(self.engine, "open", None)):
+        if not isinstance(self.engine, Engine):
             raise InputError(
-                "engine must be None, for this machine's threads, or an object that opens an engine, such as "
-                "phenotaste.engines.disk.Disk."
+                "engine must be None, for the threads of this machine, or an engine such as "
+                "phenotaste.engines.DiskEngine."
             )
         if self.device != "cpu":
-            raise InputError(f'device={self.device!r} and engine do not go together: use device="cpu".')
+            raise InputError(f'device={self.device!r} and engine exclude each other: use device="cpu".')
 
-    def _measure(self, cohort: Cohort) -> None:
-        """RMSE and CPI; where a GPU has looked at all patients already, from what it found."""
-        if self._found is None:
-            super()._measure(cohort)
-            return
-        visits, static, gaps = self._found
-        counted, HH = int(np.sum(~self.empty_history_)), self.H_.T @ self.H_
-        entries = self.n_visits_ * len(self.V_) + self.n_patients_ * (0 if self.F_ is None else len(self.F_))
-        self.rmse_ = float(np.sqrt((2 * visits + self.lam * static) / max(entries, 1)))
-        self.cpi_ = 1 - gaps / (counted * float(np.sum(HH**2))) if counted else float("nan")
+    def _engine(self) -> Engine:
+        """The engine of the settings: `device` is short for one."""
+        if self.engine is not None:
+            return self.engine
+        if self.device == "cuda" or (self.device == "auto" and self.solver != "bpp" and cuda_available()):
+            return CudaEngine()
+        return ThreadEngine()
 
-    def _prepare(self, cohort: Cohort) -> tuple[loop.Engine | Device, Aligned]:
-        """Everything a fit needs but its start, checked."""
-        aligned = self._read(cohort)
+    def _allocator(self) -> Allocator:
+        return self._engine().allocate
+
+    def _open(self, engine: Engine, aligned: Aligned, cohort: Cohort) -> EngineSession:
+        """A session for a fit."""
         if self.mu == 0:
-            warnings.warn(
-                "mu=0 drops the uniqueness term: the phenotypes found are one choice of many.", stacklevel=3
-            )
-        weights = Weights(
-            static_weight(self.lam, self.weights, aligned), self._patient_weights(aligned.norms, self.rank)
+            warnings.warn("mu=0 drops the uniqueness term: the phenotypes are then not unique.", stacklevel=3)
+        lam = static_weight(self.lam, self.weights, aligned)
+        weights = Weights(lam, self._patient_weights(aligned.norms, self.rank))
+        return self._open_session(engine, aligned, weights, self.rank, cohort.shape[1])
+
+    def _open_session(
+        self, engine: Engine, aligned: Aligned, weights: Weights, rank: int, n_features: int
+    ) -> EngineSession:
+        exact = self.solver == "bpp"
+        n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
+        return engine.open(
+            aligned.shard, weights, rank, n_features, exact=exact, dtype=self.dtype, n_jobs=n_jobs
         )
-        return self._engine(cohort, aligned, weights, self.rank, cohort.shape[1]), aligned
+
+    def _scored(self, best: loop.Fit, cohort: Cohort) -> Scored:
+        return best.patients
 
     def _patient_weights(self, norms: Array, rank: int) -> Array:
         return patient_weights(self.mu, self.weights, norms, rank)
 
-    def _engine(
-        self, cohort: Cohort, aligned: Aligned, weights: Weights, rank: int, n_features: int
-    ) -> loop.Engine | Device:
-        exact = self.solver == "bpp"
-        n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
-        if self.engine is not None:
-            opener: Opener = self.engine
-            return opener.open(cohort, aligned, weights, rank, exact=exact, dtype=self.dtype, n_jobs=n_jobs)
-        if self.device == "cuda" or (self.device == "auto" and not exact and cuda_available()):
-            need_cuda(rank, exact)
-            return Device(aligned.shard, weights, rank, n_features=n_features)
-        return Threads(aligned.shard, weights, rank, exact=exact, dtype=self.dtype, n_jobs=n_jobs)
-
-    def _attempt(
+    def _run_start(
         self,
         start: int,
         rng: np.random.Generator,
-        engine: loop.Engine | Device,
+        session: EngineSession,
         aligned: Aligned,
         n_features: int,
-        keeper: Keeper | None = None,
+        writer: CheckpointWriter | None,
     ) -> loop.Fit:
-        """One fit from a start of its own, or from where it was interrupted."""
-        begin: Model | loop.State | None = None if keeper is None else keeper.state_of(start)
+        """One fit from its own initialisation, or from where it was interrupted."""
+        begin: Model | loop.State | None = None if writer is None else writer.resumed_state(start)
         if begin is None:
-            kind = "random" if self.init == "nmf" and start % 2 else self.init
-            begin = init_model(kind, aligned.shard, n_features, self.rank, self.normalize, rng)
+            init = "random" if self.init == "nmf" and start % 2 else self.init
+            begin = init_model(init, aligned.shard, n_features, self.rank, self.normalize, rng)
             if self.init == "uniform":
-                engine.start_uniform(rng)
+                session.init_U_uniform(rng)
             else:
-                engine.start(begin)
-        found = loop.fit(
-            engine,
+                session.init_U(begin)
+        return loop.fit(
+            session,
             begin,
             normalize=self.normalize,
             exact=self.solver == "bpp",
             max_iter=self.max_iter,
             tol=self.tol,
-            callback=self._reporter(start),
-            keep=None if keeper is None else partial(keeper.look, start),
+            callback=self._progress_callback(start),
+            on_iteration=None if writer is None else partial(writer.maybe_write, start),
         )
-        self._figures[id(found)] = engine.figures if isinstance(engine, Device) else None
-        return found
-
-
-def nothing(*_: Any) -> None:
-    """What an engine does that has nothing to do here."""

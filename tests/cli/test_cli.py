@@ -108,7 +108,7 @@ def test_plan_prints_an_estimate_and_writes_nothing(call, workdir):
     done = call("fit", "cohort", "--rank", "2", "--plan", "--json", folder=workdir)
     expected = json.loads(done.stdout)
     assert expected["memory"] > 0
-    assert expected["most_seconds"] == pytest.approx(200 * expected["seconds_per_iteration"])
+    assert expected["max_seconds"] == pytest.approx(200 * expected["seconds_per_iteration"])
     assert sorted(workdir.iterdir()) == before
     assert "GiB" in call("fit", "cohort", "--plan", folder=workdir).stdout
 

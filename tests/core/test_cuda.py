@@ -14,7 +14,8 @@ from phenotaste.core.cuda import step
 from phenotaste.core.cuda.compile import MODES, Shape, shape_for
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model, Weights
-from phenotaste.engines.cuda import MEMORY_SETTING, Device, base_bytes, bytes_of_visits, cuda_available
+from phenotaste.engines.base import Snapshot
+from phenotaste.engines.cuda import MEMORY_VARIABLE, CudaSession, base_bytes, cuda_available, visit_bytes
 
 torch = pytest.importorskip("torch", reason="the GPU's tensors need torch")
 RANKS = (1, 3, 6)
@@ -22,11 +23,11 @@ RANKS = (1, 3, 6)
 
 def engine_like(engine, n_features, **more):
     """The same patients and weights for the GPU's kernel."""
-    return Device(
+    return CudaSession(
         engine.shard,
         engine.weights,
         engine.rank,
-        n_features=n_features,
+        n_features,
         device="cpu",
         launcher=HostLauncher(engine.rank),
         **more,
@@ -36,12 +37,12 @@ def engine_like(engine, n_features, **more):
 def both(c, rank, **more):
     here, model = start_fit(c, rank, **more)
     there = engine_like(here, c.shape[1])
-    there.start(model)
+    there.init_U(model)
     return here, there, model
 
 
 def courses(engine):
-    return np.concatenate([piece.courses.U.numpy() for piece in engine.pieces])
+    return np.concatenate([chunk.state.U.numpy() for chunk in engine.chunks])
 
 
 def on(sums, model, engine):
@@ -74,30 +75,30 @@ def test_every_rank_has_a_shape_the_kernel_can_work_in(rank):
 @given(c=cohorts, rank=st.sampled_from(RANKS))
 def test_start_is_the_same(c, rank):
     here, there, _ = both(c, rank)
-    np.testing.assert_allclose(courses(there), here.courses, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(courses(there), here.U, rtol=1e-6, atol=1e-7)
 
 
 @settings(max_examples=40)
-@given(c=cohorts, rank=st.sampled_from(RANKS), reach=st.sampled_from([0.0, 0.7]))
-def test_no_cohort_breaks_a_step(c, rank, reach):
+@given(c=cohorts, rank=st.sampled_from(RANKS), beta=st.sampled_from([0.0, 0.7]))
+def test_no_cohort_breaks_a_step(c, rank, beta):
     _, there, model = both(c, rank)
     for _ in range(3):
-        sums = there.step(model, reach)
+        sums = there.step(model, beta)
         assert all(np.isfinite(part).all() for part in sums)
         assert (courses(there) >= 0).all()
         model = on(sums, model, there)
 
 
-@pytest.mark.parametrize("reach", [0.0, 0.7])
+@pytest.mark.parametrize("beta", [0.0, 0.7])
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_are_those_of_the_cpu(seed, rank, reach):
+def test_steps_are_those_of_the_cpu(seed, rank, beta):
     c = cohort(seed, n_patients=15, n_static=8, visits=(0, 14), negative=seed % 2 == 1)
     here, there, model = both(c, rank)
     for _ in range(4):
-        expected = here.step(model, reach)
-        alike(there.step(model, reach), expected)
-        np.testing.assert_allclose(courses(there), here.courses, rtol=1e-4, atol=1e-5)
+        expected = here.step(model, beta)
+        alike(there.step(model, beta), expected)
+        np.testing.assert_allclose(courses(there), here.U, rtol=1e-4, atol=1e-5)
         model = on(expected, model, here)
 
 
@@ -116,7 +117,7 @@ def test_scores_and_losses_are_those_of_the_cpu(rank):
     here, there, model = both(c, rank)
     for _ in range(5):
         model = on(there.step(model), model, there)
-    here.courses = courses(there).astype(float)
+    here.set_U(courses(there).astype(float))
     expected, found = here.score(model), there.score(model)
     np.testing.assert_allclose(found.W, expected.W, rtol=1e-6, atol=1e-6 * expected.W.max())
     np.testing.assert_allclose(found.loss.sum(0), expected.loss.sum(0), rtol=3e-8)
@@ -126,9 +127,8 @@ def test_scores_and_losses_are_those_of_the_cpu(rank):
         for a, b, size in zip(c.offsets[:-1], c.offsets[1:], here.weights.mu, strict=True)
         if size > 0
     )
-    assert there.figures.gaps == pytest.approx(gaps, rel=1e-5)
-    assert there.figures.visits == pytest.approx(expected.loss[:, 0].sum(), rel=1e-6)
-    assert there.figures.static * there.weights.lam == pytest.approx(expected.loss[:, 1].sum(), rel=1e-6)
+    assert found.cp_gap[here.weights.mu > 0].sum() == pytest.approx(gaps, rel=1e-5)
+    np.testing.assert_allclose(found.static_error, expected.static_error, rtol=1e-6)
 
 
 def test_projection_ends_where_the_cpu_ends():
@@ -199,12 +199,12 @@ def test_no_uniqueness_term():
 def test_streamed_pieces_are_those_kept():
     c = cohort(8, n_patients=60, visits=(0, 9))
     here, kept, model = both(c, 3)
-    allowed = base_bytes(3) + 4 * 40 * bytes_of_visits(here.shard, 3)  # four pieces of forty visits
+    allowed = base_bytes(3) + 4 * 40 * visit_bytes(here.shard, 3)  # four pieces of forty visits
     streamed = engine_like(here, c.shape[1], memory=allowed)
     assert streamed.streaming
     assert not kept.streaming
-    assert len(streamed.pieces) > 3
-    streamed.start(model)
+    assert len(streamed.chunks) > 3
+    streamed.init_U(model)
     for n in range(4):
         sums = kept.step(model, 0.5 * (n > 0))
         alike(streamed.step(model, 0.5 * (n > 0)), sums, rtol=1e-12)
@@ -246,7 +246,7 @@ def test_entries_by_feature_add_up_to_the_product(c):
 def test_uniform_start_leaves_the_empty_at_zero():
     c = cohort(9, n_patients=30, visits=(0, 3), density=0.1)
     here, there, _ = both(c, 3)
-    there.start_uniform(np.random.default_rng(0))
+    there.init_U_uniform(np.random.default_rng(0))
     U = courses(there)
     empty = np.repeat(here.weights.mu == 0, np.diff(c.offsets))
     assert (U[empty] == 0).all()
@@ -255,13 +255,13 @@ def test_uniform_start_leaves_the_empty_at_zero():
 
 def test_too_little_memory_is_refused_with_the_need():
     here, _ = start_fit(cohort(1), 3)
-    with pytest.raises(InputError, match=r"GiB to give and at least .* GiB are needed"):
+    with pytest.raises(InputError, match=r"GiB free and at least .* GiB are needed"):
         engine_like(here, 7, memory=1000)
 
 
 def test_the_memory_setting_must_be_a_number(monkeypatch):
     here, _ = start_fit(cohort(1), 3)
-    monkeypatch.setenv(MEMORY_SETTING, "plenty")
+    monkeypatch.setenv(MEMORY_VARIABLE, "plenty")
     with pytest.raises(InputError, match="number of GiB"):
         engine_like(here, 7)
 
@@ -279,10 +279,33 @@ def test_no_history_gets_scores_from_static_features_alone():
     c = cohort(10, n_patients=12, visits=(0, 6))
     bare = Cohort(np.zeros((3, 7)), [0, 0, 3], c.static[:2])
     here, _ = start_fit(bare, 3)
-    weights = Weights(0.5, here.weights.mu)
-    here.weights = weights
+    here.weights = Weights(0.5, here.weights.mu)
     there = engine_like(here, 7)
     _, model = start_fit(c, 3)
     model = model._replace(F=np.random.default_rng(0).random(model.F.shape))
-    there.start(model)
+    there.init_U(model)
     alike(there.step(model), here.step(model), rtol=1e-9)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_session_resumes_from_a_snapshot_to_the_same_bits(streaming):
+    c = cohort(11, n_patients=60, visits=(0, 9))
+    here, _, model = both(c, 3)
+    memory = base_bytes(3) + 4 * 40 * visit_bytes(here.shard, 3) if streaming else None
+    first, second = (engine_like(here, c.shape[1], memory=memory) for _ in range(2))
+    first.init_U(model)
+    for n in range(3):
+        model = on(first.step(model, 0.5 * (n > 0)), model, first)
+    snapshot = first.snapshot()
+    expected = [first.step(model, 0.5), first.step(model, 0.7)]
+    first.undo()
+    assert second.restore(snapshot)
+    found = [second.step(model, 0.5), second.step(model, 0.7)]
+    second.undo()
+    for one, other in zip(expected, found, strict=True):
+        alike(other, one, rtol=0)
+    for one, other in zip(first.score(model), second.score(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not second.restore(Snapshot({}, {}))  # nothing to restore: the caller rebuilds
+    second.rebuild(model)
+    assert second.score(model).loss.sum() < 1.05 * first.score(model).loss.sum()

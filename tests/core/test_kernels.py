@@ -167,13 +167,13 @@ def test_patient_step_matches_the_reference_for_more_than_a_vector_of_phenotypes
     c = cohort(rank, n_patients=14, n_features=40, n_static=30, visits=(0, 40))
     engine, model = after_iterations(c, rank, False)
     lam, mu = engine.weights
-    before = engine.courses.copy()
+    before = engine.U.copy()
     sums = engine.step(model)
     expected = [np.zeros_like(part) for part in sums]
     for k, (X, a) in enumerate(dense(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
         U, _, addends = reference.patient_step(X, a, before[rows], model, lam, mu[k], False)
-        np.testing.assert_allclose(engine.courses[rows], U, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(engine.U[rows], U, rtol=1e-8, atol=1e-8)
         expected = [total + part for total, part in zip(expected, addends, strict=True)]
     for got, want in zip(sums, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8 * max(np.abs(want).max(initial=0), 1e-12))
@@ -194,7 +194,7 @@ def test_singular_definitions_do_not_spoil_the_sums():
     engine, model = after_iterations(c, 3, False)
     lam, mu = engine.weights
     model = model._replace(H=np.tile(model.H[:, :1], 3))
-    before = engine.courses.copy()
+    before = engine.U.copy()
     sums = engine.step(model)
     want = sum(
         reference.patient_step(X, a, before[k : k + 1], model, lam, mu[k], False)[2].QU

@@ -1,4 +1,4 @@
-"""The loop as a state and two steps, the one order of sums, and patients in blocks and pieces."""
+"""The loop as a state and two steps, the fixed order of sums, and patients in blocks and chunks."""
 
 import numpy as np
 import pytest
@@ -12,17 +12,21 @@ from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import SumsAccumulator, tree_reduce
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model, Scored, Sums, Weights
-from phenotaste.engines import threads
-from phenotaste.engines.threads import Threads, block_edges, number_of_blocks, piece_edges
+from phenotaste.engines import partition
+from phenotaste.engines.base import Snapshot
+from phenotaste.engines.partition import block_edges, blocks_of, chunk_edges, number_of_blocks
+from phenotaste.engines.threads import ThreadEngine
 
 OPTIONS = {"normalize": True, "exact": False, "tol": 0.0}
 
 
 def begin(c, rank=3):
     aligned = align(c, columns_of(c))
-    engine = Threads(aligned.shard, Weights(0.1, aligned.norms / rank), rank, n_jobs=1)
+    engine = ThreadEngine().open(
+        aligned.shard, Weights(0.1, aligned.norms / rank), rank, c.shape[1], n_jobs=1
+    )
     model = init_model("random", aligned.shard, c.shape[1], rank, True, np.random.default_rng(0))
-    engine.start(model)
+    engine.init_U(model)
     return engine, model
 
 
@@ -35,68 +39,69 @@ def assert_equal(one, other):
 
 @settings(max_examples=15)
 @given(c=cohorts, stop=st.integers(1, 7))
-def test_a_fit_goes_on_from_any_state_as_if_it_had_never_stopped(c, stop):
+def test_a_fit_resumed_from_any_state_ends_as_if_it_had_never_stopped(c, stop):
     engine, model = begin(c)
-    whole = loop.fit(engine, model, max_iter=8, **OPTIONS)
+    uninterrupted = loop.fit(engine, model, max_iter=8, **OPTIONS)
     engine, model = begin(c)
-    kept = []
+    states = []
 
-    def keep(state):
+    def record(state):
         if len(state.losses) == stop:
-            arrays = {name: array.copy() for name, array in engine.mark().arrays.items()}
-            kept.append((state, loop.Mark({}, arrays)))
+            arrays = {name: array.copy() for name, array in engine.snapshot().arrays.items()}
+            states.append((state, Snapshot({}, arrays)))
 
-    loop.fit(engine, model, max_iter=8, keep=keep, **OPTIONS)
-    (state, mark), (other, _) = kept[0], begin(c)
-    assert other.restore(mark)
-    assert_equal(loop.fit(other, state, max_iter=8, **OPTIONS), whole)
+    loop.fit(engine, model, max_iter=8, on_iteration=record, **OPTIONS)
+    (state, snapshot), (other, _) = states[0], begin(c)
+    assert other.restore(snapshot)
+    assert_equal(loop.fit(other, state, max_iter=8, **OPTIONS), uninterrupted)
 
 
 def test_a_fit_is_made_of_its_two_steps():
     c = cohort(3, n_patients=30)
     engine, model = begin(c)
-    expected = loop.fit(engine, model, max_iter=6, **OPTIONS)
+    expected = loop.fit(engine, model, max_iter=40, **OPTIONS)
     engine, model = begin(c)
-    state, undone = loop.begin(model, normalize=True), 0
-    for _ in range(6):
-        sums = engine.step(*loop.proposal(state))
-        state, back, outcome = loop.judged(state, sums, engine.weights.lam, **OPTIONS)
-        if back:
+    state, undone = loop.initial_state(model, normalize=True), 0
+    for _ in range(40):
+        sums = engine.step(*loop.extrapolated(state))
+        state, rejected, outcome = loop.apply_step(state, sums, engine.weights.lam, **OPTIONS)
+        if rejected:
             engine.undo()
             undone += 1
         assert outcome is None
+    assert undone > 0  # or this would not show that a rejected step is undone
     assert list(state.losses[:-1]) == expected.losses[:-1]
     assert all(np.array_equal(a, b) for a, b in zip(state.model, expected.model, strict=True))
 
 
 class Falling:
-    """An engine whose objectives are told in advance."""
+    """A session whose objectives are given in advance."""
 
     weights = Weights(0.0, np.zeros(1))
 
     def __init__(self, *losses):
         self.losses = list(losses)
 
-    def step(self, model, reach):
+    def step(self, model, beta):
         return Sums.zeros(1, 0, 1)._replace(scalars=np.array([2 * self.losses.pop(0), 0.0, 0.0, 0.0]))
 
     def undo(self):
         raise AssertionError("nothing was to be undone")
 
     def score(self, model):
-        return Scored(np.zeros((1, 1)), np.zeros((1, 1)), np.ones((1, 3)))
+        return Scored.unscored(np.zeros((1, 1)), np.zeros((1, 1)))
 
 
 def test_rebuilt_courses_may_raise_the_objective_once_and_do_not_end_the_fit():
     model = Model(np.eye(1), np.ones((1, 1)), np.zeros((0, 1)))
-    kept = []
+    states = []
     options = {"normalize": True, "exact": False, "tol": 1e-6}
-    loop.fit(Falling(10.0, 8.0, 7.0), model, max_iter=3, keep=kept.append, **options)
-    found = loop.fit(Falling(9.0, 6.0), loop.begin_again(kept[-1]), max_iter=5, **options)
+    loop.fit(Falling(10.0, 8.0, 7.0), model, max_iter=3, on_iteration=states.append, **options)
+    found = loop.fit(Falling(9.0, 6.0), loop.restarted_state(states[-1]), max_iter=5, **options)
     assert found.losses[:4] == [10.0, 8.0, 7.0, 9.0]
     assert found.outcome == "max_iter"
     with pytest.raises(AssertionError, match="undone"):  # without the rebuilding it would be refused
-        loop.fit(Falling(9.0, 6.0), kept[-1], max_iter=5, **options)
+        loop.fit(Falling(9.0, 6.0), states[-1], max_iter=5, **options)
 
 
 @pytest.mark.parametrize(
@@ -119,18 +124,23 @@ def test_the_sums_are_those_of_the_tree_to_the_bit():
         assert np.array_equal(mine, theirs)
 
 
-@given(c=cohorts, most=st.sampled_from([1, 5, 16]))
-def test_pieces_change_no_bit(c, most):
+@given(c=cohorts, max_visits=st.sampled_from([1, 5, 16]))
+def test_chunks_change_no_bit(c, max_visits):
     one, model = begin(c)
     other, _ = begin(c)
-    other.piece_visits = most
-    found = model
+    other.blocks = blocks_of(
+        np.array([block.first for block in one.blocks] + [len(c)]), c.offsets, max_visits
+    )
+    current = model
     for _ in range(3):
-        mine, theirs = one.step(found, 0.3), other.step(found, 0.3)
-        assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
-        found, _ = model_step(mine, found, one.weights.lam, normalize=True, exact=False)
-    assert np.array_equal(one.courses, other.courses)
-    assert sum(len(block.edges) for block in other._blocks(model)) >= len(one._blocks(model))
+        sums, others = one.step(current, 0.3), other.step(current, 0.3)
+        assert all(np.array_equal(a, b) for a, b in zip(sums, others, strict=True))
+        current, _ = model_step(sums, current, one.weights.lam, normalize=True, exact=False)
+    assert np.array_equal(one.U, other.U)
+    # Every chunk but a block's last was closed by a patient who filled it.
+    for block in other.blocks:
+        filled = (c.offsets[block.edges[1:-1]] - c.offsets[block.first]) // max_visits
+        assert (np.diff(filled, prepend=0) > 0).all()
 
 
 @given(
@@ -138,22 +148,22 @@ def test_pieces_change_no_bit(c, most):
     most=st.integers(1, 12),
     data=st.data(),
 )
-def test_pieces_are_all_patients_once_and_end_when_they_are_full(counts, most, data):
+def test_chunks_are_all_patients_once_and_end_when_they_are_full(counts, most, data):
     offsets = np.concatenate([[0], np.cumsum(counts)])
     first = data.draw(st.integers(0, len(counts) - 1))
     last = data.draw(st.integers(first + 1, len(counts)))
-    edges = piece_edges(offsets, first, last, most)
+    edges = chunk_edges(offsets, first, last, most)
     assert (edges[0], edges[-1]) == (first, last)
     assert (np.diff(edges) > 0).all()
     visits = np.diff(offsets[edges])
     assert (visits < most + max(counts)).all()
-    # Nobody is cut off early: two pieces in a row have more than one may have.
+    # No chunk ends early: two in a row have more visits than one may have.
     assert (visits[:-1] + visits[1:] >= most - max(counts)).all()
 
 
 def test_more_patients_than_a_block_takes_make_more_blocks():
-    assert number_of_blocks(10**6, 300, 40) == threads.MOST_BLOCKS
-    assert number_of_blocks(5 * 10**9, 300, 40) == -(-5 * 10**9 // threads.MOST_BLOCK_VISITS)
+    assert number_of_blocks(10**6, 300, 40) == partition.MAX_BLOCKS
+    assert number_of_blocks(5 * 10**9, 300, 40) == -(-5 * 10**9 // partition.MAX_BLOCK_VISITS)
     assert number_of_blocks(100, 300, 40) == 4
 
 
@@ -163,6 +173,6 @@ def test_blocks_are_cut_by_the_data_alone():
     edges = block_edges(aligned.shard, 11, 3)
     assert (edges[0], edges[-1]) == (0, 50)
     for n_jobs in (1, 3):
-        engine = Threads(aligned.shard, Weights(0.1, aligned.norms), 3, n_jobs=n_jobs)
-        model = Model(np.eye(3), np.ones((7, 3)), np.ones((4, 3)))
-        assert [block.first for block in engine._blocks(model)] == edges[:-1].tolist()
+        weights = Weights(0.1, aligned.norms)
+        session = ThreadEngine().open(aligned.shard, weights, 3, c.shape[1], n_jobs=n_jobs)
+        assert [block.first for block in session.blocks] == edges[:-1].tolist()

@@ -13,7 +13,7 @@ from phenotaste.core import reference
 from phenotaste.core.kernels.polar import SMALLEST
 from phenotaste.core.model_step import model_step, objective
 from phenotaste.core.records import Model, Sums, Weights
-from phenotaste.engines.threads import Threads
+from phenotaste.engines.threads import ThreadSession
 from phenotaste.runs.resources import available_cores
 
 
@@ -23,7 +23,7 @@ def test_start_matches_the_reference(c, rank):
     for k, (X, _) in enumerate(dense(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
         expected = reference.init_U(X, model.V) if X.any() else np.zeros((len(X), rank))
-        np.testing.assert_allclose(engine.courses[rows], expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(engine.U[rows], expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -37,13 +37,13 @@ def test_patient_step_matches_the_reference(seed, rank, exact):
     c = cohort(seed, n_patients=10, n_static=8, negative=seed % 2 == 1, **few)
     engine, model = after_iterations(c, rank, exact)
     lam, mu = engine.weights
-    before = engine.courses.copy()
+    before = engine.U.copy()
     sums = engine.step(model)
     expected = Sums.zeros(c.shape[1], len(model.F), rank)
     for k, (X, a) in enumerate(dense(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
         U, _, addends = reference.patient_step(X, a, before[rows], model, lam, mu[k], exact)
-        np.testing.assert_allclose(engine.courses[rows], U, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(engine.U[rows], U, rtol=1e-8, atol=1e-8)
         expected.add(addends)
     for got, want in zip(sums, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8 * max(np.abs(want).max(initial=0), 1e-12))
@@ -86,7 +86,7 @@ def test_loss_keeps_its_digits_when_the_fit_is_nearly_perfect():
         X = (U * w) @ V.T + noise * rng.random((30, 8))
         c = Cohort(X, [0, 30])
         aligned = align(c, columns_of(c))
-        engine = Threads(aligned.shard, Weights(0.0, np.zeros(1)), 3, courses=U)
+        engine = ThreadSession(aligned.shard, Weights(0.0, np.zeros(1)), U, c.shape[1])
         model = Model(np.eye(3), V, np.zeros((0, 3)))
         scored = engine.score(model)
         want = 0.5 * np.sum((X - (U * scored.W[0]) @ V.T) ** 2)
@@ -119,7 +119,7 @@ def test_plain_iterations_never_raise_the_objective(c, rank, exact, relative, no
         size = sums.scalars[0] + lam * sums.scalars[1]
         assert np.isfinite(loss)
         assert loss <= before + 1e-9 * size + rank * SMALLEST / 4 * sums.scalars[2]
-        for factor in (engine.courses, model.V, model.F):
+        for factor in (engine.U, model.V, model.F):
             assert np.all(factor >= 0)
         before = loss
     assert engine.score(model).loss.sum() <= before + 1e-9 * size
@@ -153,18 +153,18 @@ def test_an_extrapolated_step_sets_out_from_there_and_can_be_undone():
     c = cohort(2, visits=(0, 12), n_static=8)
     engine, model = after_iterations(c, 3, exact=False)
     lam, mu = engine.weights
-    before = engine.courses.copy()
+    before = engine.U.copy()
     engine.step(model)
-    now = engine.courses.copy()
+    now = engine.U.copy()
     ahead = np.maximum(0.0, now + 0.7 * (now - before))
     assert np.any(now + 0.7 * (now - before) < 0)
     engine.step(model, 0.7)
     for k, (X, a) in enumerate(dense(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
         U, _, _ = reference.patient_step(X, a, ahead[rows], model, lam, mu[k])
-        np.testing.assert_allclose(engine.courses[rows], U, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(engine.U[rows], U, rtol=1e-8, atol=1e-8)
     engine.undo()
-    assert np.array_equal(engine.courses, now)
+    assert np.array_equal(engine.U, now)
 
 
 def test_sums_are_those_of_the_courses_as_they_are_stored():
@@ -172,9 +172,9 @@ def test_sums_are_those_of_the_courses_as_they_are_stored():
     c = cohort(2, n_patients=30, visits=(0, 12))
     engine, model = after_iterations(c, 3, exact=False, dtype="float32")
     sums = engine.step(model)
-    stored = engine.courses.astype(np.float64)
+    stored = engine.U.astype(np.float64)
     sizes = [np.sum(stored[c.offsets[k] : c.offsets[k + 1]] ** 2) for k in range(len(c))]
-    assert engine.courses.dtype == np.float32
+    assert engine.U.dtype == np.float32
     assert sums.scalars[3] == pytest.approx(engine.weights.mu @ sizes, rel=1e-12)
 
 
@@ -184,7 +184,7 @@ def test_the_papers_start_leaves_patients_without_history_at_zero():
     seen = [bool(X.any()) for X, _ in dense(c)]
     assert 0 < sum(seen) < len(seen)
     for k, some in enumerate(seen):
-        U = engine.courses[c.offsets[k] : c.offsets[k + 1]]
+        U = engine.U[c.offsets[k] : c.offsets[k + 1]]
         assert np.all((U > 0) & (U < 1)) if some else not U.any()
 
 

@@ -1,4 +1,4 @@
-"""Fits that are interrupted and go on: the same model to the bit, and what becomes of torn and foreign files."""
+"""Interrupted fits that are resumed: the same model to the bit, and the handling of torn and foreign files."""
 
 import os
 import warnings
@@ -9,21 +9,18 @@ import pytest
 from helpers.cohorts import cohort
 from helpers.interrupted import After, EndedError, assert_same, flip_a_bit, small_disk
 from phenotaste import TASTE
-from phenotaste.engines import checkpoint
-from phenotaste.engines.checkpoint import Checkpoint
-from phenotaste.engines.disk import Disk
-from phenotaste.engines.threads import InMemory
+from phenotaste.engines import Checkpoint, DiskEngine, checkpoint
 from phenotaste.errors import InputError
 
 OPTIONS = {"rank": 4, "max_iter": 10, "tol": 0, "random_state": 0}
 
 
 def in_memory(folder, **options):
-    return InMemory(Checkpoint(folder, **{"every": 2} | options))
+    return {"checkpoint": Checkpoint(folder, **{"every": 2} | options)}
 
 
 def on_disk(folder, **options):
-    return Disk(folder, checkpoint=Checkpoint(folder, **{"every": 2} | options))
+    return {"engine": DiskEngine(folder)} | in_memory(folder, **options)
 
 
 engines = pytest.mark.parametrize("engine", [in_memory, on_disk], ids=["memory", "disk"])
@@ -35,53 +32,55 @@ def patients():
 
 
 @pytest.fixture(scope="module")
-def whole(patients):
+def uninterrupted(patients):
     return TASTE(**OPTIONS).fit(patients)
 
 
 def interrupt(patients, engine, after, **options):
     with pytest.raises(EndedError):
-        TASTE(**OPTIONS | options, engine=engine, callback=After(after)).fit(patients)
+        TASTE(**OPTIONS | options, **engine, callback=After(after)).fit(patients)
 
 
-def go_on(patients, engine, **options):
-    """The model, how many iterations it still took, and what was told."""
+def resume(patients, engine, **options):
+    """The model, the number of iterations that were left, and the warnings."""
     count = After()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        found = TASTE(**OPTIONS | options, engine=engine, callback=count).fit(patients)
-    return found, count.seen, " ".join(str(note.message) for note in told)
+        found = TASTE(**OPTIONS | options, **engine, callback=count).fit(patients)
+    return found, count.seen, " ".join(str(note.message) for note in warned)
 
 
 @engines
 @pytest.mark.parametrize("after", [3, 4, 8])
-def test_it_goes_on_from_the_last_checkpoint_to_the_same_bits(patients, whole, engine, after, tmp_path):
+def test_it_resumes_from_the_last_checkpoint_to_the_same_bits(
+    patients, uninterrupted, engine, after, tmp_path
+):
     interrupt(patients, engine(tmp_path / "work"), after)
-    found, iterations, told = go_on(patients, engine(tmp_path / "work", resume=True))
-    assert_same(found, whole)
+    found, iterations, warned = resume(patients, engine(tmp_path / "work", resume=True))
+    assert_same(found, uninterrupted)
     assert iterations == 10 - (after - 1) // 2 * 2
-    assert told == ""
+    assert warned == ""
     assert not (tmp_path / "work").exists()
 
 
 @engines
 @pytest.mark.parametrize("after", [9, 15, 27])
 @pytest.mark.parametrize("init", ["nmf", "uniform"])
-def test_with_several_starts_the_best_so_far_is_found_again(patients, engine, after, init, tmp_path):
+def test_with_several_starts_the_best_so_far_is_restored(patients, engine, after, init, tmp_path):
     options = {"n_init": 3, "init": init}
     expected = TASTE(**OPTIONS | options).fit(patients)
     interrupt(patients, engine(tmp_path / "work"), after, **options)
-    found, iterations, _ = go_on(patients, engine(tmp_path / "work", resume=True), **options)
+    found, iterations, _ = resume(patients, engine(tmp_path / "work", resume=True), **options)
     assert_same(found, expected)
     assert iterations <= 30 - after + 3
 
 
 @engines
-def test_interrupted_again_and_again_it_still_ends_the_same(patients, whole, engine, tmp_path):
+def test_interrupted_again_and_again_it_still_ends_the_same(patients, uninterrupted, engine, tmp_path):
     for _ in range(4):
         interrupt(patients, engine(tmp_path / "work", resume=True), 3)
-    found, iterations, _ = go_on(patients, engine(tmp_path / "work", resume=True))
-    assert_same(found, whole)
+    found, iterations, _ = resume(patients, engine(tmp_path / "work", resume=True))
+    assert_same(found, uninterrupted)
     assert iterations == 2
 
 
@@ -98,7 +97,7 @@ def test_an_unknown_random_state_is_kept_too(patients, engine, tmp_path):
 def kept(folder):
     from phenotaste.storage import tensors
 
-    found = [tensors.read(path, checkpoint.KIND) for path in folder.glob("state-*")]
+    found = [tensors.read(path, checkpoint.STATE_KIND) for path in folder.glob("state-*")]
     return max(found, key=lambda read: read[1]["number"])[0]["state"]
 
 
@@ -108,10 +107,10 @@ def newest(folder, kind="state"):
 
 @engines
 def test_short_fits_write_nothing(patients, engine, tmp_path):
-    TASTE(**OPTIONS, engine=engine(tmp_path / "work", every=None)).fit(patients)
+    TASTE(**OPTIONS, **engine(tmp_path / "work", every=None)).fit(patients)
     seen = []
     look = lambda progress: seen.extend(tmp_path.glob("work/state-*"))  # noqa: E731
-    TASTE(**OPTIONS, engine=engine(tmp_path / "work", every=None), callback=look).fit(patients)
+    TASTE(**OPTIONS, **engine(tmp_path / "work", every=None), callback=look).fit(patients)
     assert seen == []
     assert not (tmp_path / "work").exists()
 
@@ -130,41 +129,41 @@ def test_what_is_kept_is_the_owners_alone(patients, engine, tmp_path):
 
 
 @engines
-def test_a_torn_state_is_noticed_and_the_one_before_used(patients, whole, engine, tmp_path):
+def test_a_torn_state_is_noticed_and_the_one_before_used(patients, uninterrupted, engine, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 7)
     torn = newest(tmp_path / "work") / "state.safetensors"
     os.truncate(torn, torn.stat().st_size // 2)
-    found, iterations, told = go_on(patients, engine(tmp_path / "work", resume=True))
-    assert "damaged" in told
-    assert "iteration 4" in told
+    found, iterations, warned = resume(patients, engine(tmp_path / "work", resume=True))
+    assert "damaged" in warned
+    assert "iteration 4" in warned
     assert iterations == 6
     if engine is in_memory:  # which keeps the courses of both
-        assert_same(found, whole)
+        assert_same(found, uninterrupted)
     else:
-        assert "rebuilt" in told
-        assert found.loss_curve_[-1] < 1.02 * whole.loss_curve_[-1]
+        assert "rebuilt" in warned
+        assert found.loss_curve_[-1] < 1.02 * uninterrupted.loss_curve_[-1]
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "lose"])
-def test_damaged_courses_in_memory_mean_the_checkpoint_before(patients, whole, harm, tmp_path):
+def test_damaged_courses_in_memory_mean_the_checkpoint_before(patients, uninterrupted, harm, tmp_path):
     interrupt(patients, in_memory(tmp_path / "work"), 7)
-    damage(newest(tmp_path / "work", "kept") / "now.safetensors", harm)
-    found, iterations, told = go_on(patients, in_memory(tmp_path / "work", resume=True))
-    assert "damaged" in told
+    damage(newest(tmp_path / "work", "snapshot") / "current.safetensors", harm)
+    found, iterations, warned = resume(patients, in_memory(tmp_path / "work", resume=True))
+    assert "damaged" in warned
     assert iterations == 6
-    assert_same(found, whole)
+    assert_same(found, uninterrupted)
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "lose"])
-def test_damaged_courses_on_disk_are_rebuilt(patients, whole, harm, tmp_path):
+def test_damaged_courses_on_disk_are_rebuilt(patients, uninterrupted, harm, tmp_path):
     interrupt(patients, on_disk(tmp_path / "work"), 7)
     for path in (tmp_path / "work").glob("courses-*.bin"):
         damage(path, harm)
-    found, iterations, told = go_on(patients, on_disk(tmp_path / "work", resume=True))
-    assert "rebuilt" in told
+    found, iterations, warned = resume(patients, on_disk(tmp_path / "work", resume=True))
+    assert "rebuilt" in warned
     assert iterations == 4
-    assert found.loss_curve_[-1] == pytest.approx(whole.loss_curve_[-1], rel=0.02)
-    assert np.array_equal(found.loss_curve_[:6], whole.loss_curve_[:6])
+    assert found.loss_curve_[-1] == pytest.approx(uninterrupted.loss_curve_[-1], rel=0.02)
+    assert np.array_equal(found.loss_curve_[:6], uninterrupted.loss_curve_[:6])
     assert not (tmp_path / "work").exists()
 
 
@@ -173,11 +172,11 @@ def test_where_all_courses_are_lost_the_best_start_is_not(patients, engine, tmp_
     options = {"n_init": 2}
     expected = TASTE(**OPTIONS | options).fit(patients)
     interrupt(patients, engine(tmp_path / "work"), 17, **options)
-    for pattern in ("kept-*/*.safetensors", "courses-*.bin"):
+    for pattern in ("snapshot-*/*.safetensors", "courses-*.bin"):
         for path in (tmp_path / "work").glob(pattern):
             path.unlink()
-    found, iterations, told = go_on(patients, engine(tmp_path / "work", resume=True), **options)
-    assert "rebuilt" in told
+    found, iterations, warned = resume(patients, engine(tmp_path / "work", resume=True), **options)
+    assert "rebuilt" in warned
     assert iterations == 4
     assert found.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=0.02)
 
@@ -191,54 +190,54 @@ def damage(path, harm):
         path.unlink()
 
 
-def test_only_the_damaged_chapter_is_rebuilt(patients, monkeypatch, tmp_path):
+def test_only_the_damaged_chunk_is_rebuilt(patients, monkeypatch, tmp_path):
     from phenotaste.engines import disk
 
-    monkeypatch.setattr(disk, "CHAPTER_VISITS", 64)
-    monkeypatch.setattr(disk, "PIECE_VISITS", 16)
+    monkeypatch.setattr(disk, "CHECKSUM_VISITS", 64)
+    monkeypatch.setattr(disk, "CHUNK_VISITS", 16)
     interrupt(patients, on_disk(tmp_path / "work"), 7)
     for path in (tmp_path / "work").glob("courses-*.bin"):
         flip_a_bit(path)
     seen = []
-    projected = disk.Threads._project
+    projected = disk.ThreadSession._project
 
-    def watch(engine, model, tol, max_iter, wanted):
-        offsets = engine.shard.offsets
-        before = engine.courses.copy()
-        projected(engine, model, tol, max_iter, wanted)
-        seen.append((np.flatnonzero((engine.courses != before).any(axis=1)), offsets[-1]))
+    def watch(session, model, tol, max_iter, selected):
+        offsets = session.shard.offsets
+        before = session.U.copy()
+        projected(session, model, tol, max_iter, selected)
+        seen.append((np.flatnonzero((before != session.U).any(axis=1)), offsets[-1]))
 
-    monkeypatch.setattr(disk.Threads, "_project", watch)
-    go_on(patients, on_disk(tmp_path / "work", resume=True))
+    monkeypatch.setattr(disk.ThreadSession, "_project", watch)
+    resume(patients, on_disk(tmp_path / "work", resume=True))
     ((changed, visits),) = seen
     assert 0 < len(changed) < visits / 3
     assert changed.min() <= visits / 2 <= changed.max()
 
 
 @engines
-def test_where_nothing_is_left_to_read_it_begins_anew(patients, whole, engine, tmp_path):
+def test_without_a_readable_checkpoint_it_starts_again(patients, uninterrupted, engine, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 7)
     for path in (tmp_path / "work").glob("state-*"):
         flip_a_bit(path / "state.safetensors")
-    found, iterations, told = go_on(patients, engine(tmp_path / "work", resume=True))
-    assert "begins anew" in told
+    found, iterations, warned = resume(patients, engine(tmp_path / "work", resume=True))
+    assert "starts from the beginning" in warned
     assert iterations == 10
-    assert_same(found, whole)
+    assert_same(found, uninterrupted)
 
 
 @engines
-def test_nothing_to_resume_is_told(patients, whole, engine, tmp_path):
-    found, iterations, told = go_on(patients, engine(tmp_path / "work", resume=True))
-    assert "begins anew" in told
+def test_nothing_to_resume_is_reported(patients, uninterrupted, engine, tmp_path):
+    found, iterations, warned = resume(patients, engine(tmp_path / "work", resume=True))
+    assert "starts from the beginning" in warned
     assert iterations == 10
-    assert_same(found, whole)
+    assert_same(found, uninterrupted)
 
 
 @engines
 def test_a_checkpoint_is_not_written_over_by_a_new_fit(patients, engine, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 5)
-    with pytest.raises(InputError, match="interrupted: resume it"):
-        TASTE(**OPTIONS, engine=engine(tmp_path / "work")).fit(patients)
+    with pytest.raises(InputError, match="interrupted fit: resume it"):
+        TASTE(**OPTIONS, **engine(tmp_path / "work")).fit(patients)
     assert len(kept(tmp_path / "work")["losses"]) == 4
 
 
@@ -246,13 +245,13 @@ def test_a_checkpoint_is_not_written_over_by_a_new_fit(patients, engine, tmp_pat
 @pytest.mark.parametrize(
     "other", [{"rank": 3}, {"lam": 0.2}, {"random_state": 1}, {"solver": "bpp"}], ids=str
 )
-def test_another_fit_is_not_gone_on_with(patients, engine, other, tmp_path):
+def test_another_fit_is_not_resumed(patients, engine, other, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 5)
     with pytest.raises(InputError, match=f"another {next(iter(other))}"):
-        TASTE(**OPTIONS | other, engine=engine(tmp_path / "work", resume=True)).fit(patients)
+        TASTE(**OPTIONS | other, **engine(tmp_path / "work", resume=True)).fit(patients)
     with pytest.raises(InputError, match="another cohort"):
-        TASTE(**OPTIONS, engine=engine(tmp_path / "work", resume=True)).fit(patients[:-1])
-    assert go_on(patients, engine(tmp_path / "work", resume=True), n_jobs=1)[1] == 6
+        TASTE(**OPTIONS, **engine(tmp_path / "work", resume=True)).fit(patients[:-1])
+    assert resume(patients, engine(tmp_path / "work", resume=True), n_jobs=1)[1] == 6
 
 
 @engines
@@ -262,35 +261,35 @@ def test_two_fits_do_not_share_a_folder(patients, engine, tmp_path):
     def another(progress):
         if progress.iteration == 5:
             with pytest.raises(InputError, match="in use by another fit") as error:
-                TASTE(**OPTIONS, engine=engine(tmp_path / "work", resume=True)).fit(patients)
+                TASTE(**OPTIONS, **engine(tmp_path / "work", resume=True)).fit(patients)
             refused.append(error)
 
-    TASTE(**OPTIONS, engine=engine(tmp_path / "work"), callback=another).fit(patients)
+    TASTE(**OPTIONS, **engine(tmp_path / "work"), callback=another).fit(patients)
     assert len(refused) == 1
 
 
-def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(patients, whole, tmp_path):
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(patients, uninterrupted, tmp_path):
     with small_disk(tmp_path / "disk", "48k") as folder:
-        found, iterations, told = go_on(patients, in_memory(folder / "work"))
-        assert "could not be written, the fit goes on" in told
-        assert "no space left" in told
+        found, iterations, warned = resume(patients, in_memory(folder / "work"))
+        assert "could not be written, the fit continues" in warned
+        assert "no space left" in warned
         assert iterations == 10
-        assert_same(found, whole)
+        assert_same(found, uninterrupted)
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(patients, whole, tmp_path):
+def test_a_full_disk_leaves_the_checkpoint_before(patients, uninterrupted, tmp_path):
     with small_disk(tmp_path / "disk", "128k") as folder:  # room for one generation
         with pytest.warns(UserWarning, match="iteration 8 could not be written"):
             interrupt(patients, in_memory(folder / "work"), 9)
-        found, iterations, _ = go_on(patients, in_memory(folder / "work", resume=True))
+        found, iterations, _ = resume(patients, in_memory(folder / "work", resume=True))
         assert iterations == 8
-        assert_same(found, whole)
+        assert_same(found, uninterrupted)
 
 
-def test_a_kept_checkpoint_stays_until_it_is_finished(patients, tmp_path):
+def test_a_kept_checkpoint_stays_until_it_is_removed(patients, tmp_path):
     engine = on_disk(tmp_path / "work", keep=True)
-    found = TASTE(**OPTIONS, engine=engine).fit(patients)
-    assert engine.checkpoint.is_there()
-    engine.checkpoint.finish()
+    found = TASTE(**OPTIONS, **engine).fit(patients)
+    assert engine["checkpoint"].exists()
+    engine["checkpoint"].remove()
     assert not (tmp_path / "work").exists()
     assert np.isfinite(found.U_).all()  # its file has no name any more, and is still there

@@ -8,7 +8,8 @@ from helpers.fits import start_fit
 from phenotaste import TASTE, InputError, metrics, simulate
 from phenotaste.core import loop
 from phenotaste.core.model_step import model_step
-from phenotaste.engines.cuda import Device, bytes_resident, cuda_available
+from phenotaste.engines import Checkpoint
+from phenotaste.engines.cuda import CudaSession, cuda_available, resident_bytes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,13 +20,13 @@ RANKS = (1, 2, 5, 10, 16, 17, 32, 33, 40, 43, 64, 85, 86, 128)  # at the edges o
 
 def both(c, rank, **more):
     here, model = start_fit(c, rank, n_jobs=None, **more)
-    there = Device(here.shard, here.weights, rank, n_features=c.shape[1])
-    there.start(model)
+    there = CudaSession(here.shard, here.weights, rank, c.shape[1])
+    there.init_U(model)
     return here, there, model
 
 
 def courses(engine):
-    return np.concatenate([piece.courses.U.cpu().numpy() for piece in engine.pieces])
+    return np.concatenate([chunk.state.U.cpu().numpy() for chunk in engine.chunks])
 
 
 def alike(sums, expected, rtol):
@@ -45,10 +46,10 @@ def awkward(rank, seed=0):
 def test_steps_are_those_of_the_cpu(rank):
     c = awkward(rank)
     here, there, model = both(c, rank)
-    np.testing.assert_allclose(courses(there), here.courses, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(courses(there), here.U, rtol=1e-5, atol=1e-6)
     for n in range(3):
-        reach = 0.5 if n else 0.0
-        expected, found = here.step(model, reach), there.step(model, reach)
+        beta = 0.5 if n else 0.0
+        expected, found = here.step(model, beta), there.step(model, beta)
         if rank <= 40:  # beyond, the scores of a short history with few codes are not the only best ones
             alike(found, expected, rtol=2e-5)
         options = {"normalize": True, "exact": False}
@@ -56,7 +57,7 @@ def test_steps_are_those_of_the_cpu(rank):
         model, wanted = model_step(expected, model, here.weights.lam, **options)
         assert loss == pytest.approx(wanted, rel=1e-3 if rank > 40 else 1e-6)
         assert all(np.isfinite(factor).all() for factor in other)
-    here.courses = courses(there).astype(float)
+    here.set_U(courses(there).astype(float))
     expected, found = here.score(model), there.score(model)
     np.testing.assert_allclose(found.loss.sum(0), expected.loss.sum(0), rtol=1e-7)
 
@@ -81,7 +82,7 @@ def test_fifty_iterations_reach_the_same_objective_without_rising(rank):
     options = {"normalize": True, "exact": False, "max_iter": 50, "tol": 0.0}
     expected, found = loop.fit(here, model, **options), loop.fit(there, model, **options)
     assert found.losses[-1] == pytest.approx(expected.losses[-1], rel=1e-4)
-    there.start(model)
+    there.init_U(model)
     losses = []
     for _ in range(50):  # plain steps, of which none is ever undone
         model, loss = model_step(there.step(model), model, there.weights.lam, normalize=True, exact=False)
@@ -104,11 +105,11 @@ def test_the_same_bits_again():
 def test_streamed_pieces_are_those_kept():
     c, _ = simulate.ehr(3000, random_state=2)
     here, kept, model = both(c, 20)
-    allowed = bytes_resident(here.shard, 20) / 2
-    streamed = Device(here.shard, here.weights, 20, n_features=c.shape[1], memory=allowed)
+    allowed = resident_bytes(here.shard, 20) / 2
+    streamed = CudaSession(here.shard, here.weights, 20, c.shape[1], memory=allowed)
     assert streamed.streaming
-    assert len(streamed.pieces) > 3
-    streamed.start(model)
+    assert len(streamed.chunks) > 3
+    streamed.init_U(model)
     for n in range(4):
         sums = kept.step(model, 0.5 if n else 0.0)
         alike(streamed.step(model, 0.5 if n else 0.0), sums, rtol=1e-10)
@@ -151,3 +152,25 @@ def test_the_papers_uniform_start():
     c, _ = simulate.ehr(400, random_state=5)
     fitted = TASTE(4, device="cuda", init="uniform", random_state=0, max_iter=30).fit(c)
     assert np.isfinite(fitted.loss_curve_).all()
+
+
+def test_an_interrupted_fit_resumes_to_the_same_bits(tmp_path):
+    c, _ = simulate.ehr(600, random_state=6)
+    options = {"rank": 6, "device": "cuda", "random_state": 0, "max_iter": 12, "tol": 0, "n_init": 2}
+    expected = TASTE(**options).fit(c)
+
+    def interrupt(progress):
+        if progress.start == 1 and progress.iteration == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TASTE(**options, checkpoint=Checkpoint(tmp_path / "work", every=5), callback=interrupt).fit(c)
+    iterations = []
+    checkpoint = Checkpoint(tmp_path / "work", every=5, resume=True)
+    resumed = TASTE(
+        **options, checkpoint=checkpoint, callback=lambda now: iterations.append(now) and None
+    ).fit(c)
+    assert len(iterations) == 7
+    for name in ("H_", "V_", "F_", "W_", "U_", "loss_curve_"):
+        np.testing.assert_array_equal(getattr(resumed, name), getattr(expected, name))
+    assert not (tmp_path / "work").exists()

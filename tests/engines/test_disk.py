@@ -16,10 +16,9 @@ from helpers.cohorts import cohort, cohorts
 from helpers.interrupted import After, assert_same, fill, small_disk
 from phenotaste import TASTE, Cohort, metrics
 from phenotaste.cli.app import app
-from phenotaste.engines import disk
-from phenotaste.engines.checkpoint import Checkpoint
+from phenotaste.engines import Checkpoint, DiskEngine, disk
 from phenotaste.engines.cuda import cuda_available
-from phenotaste.engines.disk import Disk, Work
+from phenotaste.engines.disk import FitSize
 from phenotaste.errors import InputError
 from phenotaste.plan import plan
 from phenotaste.storage import mapped
@@ -28,9 +27,9 @@ FIVE = {"max_iter": 5, "tol": 0, "random_state": 0}
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
-    """Pieces of some eight visits, so that small cohorts have many."""
-    monkeypatch.setattr(disk, "PIECE_VISITS", 8)
+def small_chunks(monkeypatch):
+    """Chunks of about eight visits, so that small cohorts have many."""
+    monkeypatch.setattr(disk, "CHUNK_VISITS", 8)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +44,11 @@ def small_pieces(monkeypatch):
     ],
     ids=str,
 )
-def test_a_fit_on_disk_is_the_fit_in_memory_to_the_bit(small_pieces, tmp_path, options):
+def test_a_fit_on_disk_is_the_fit_in_memory_to_the_bit(small_chunks, tmp_path, options):
     c = cohort(1, n_patients=60, visits=(0, 30), n_features=20)
     options = FIVE | {"rank": 4} | options
     expected = TASTE(**options).fit(c)
-    found = TASTE(engine=Disk(tmp_path / "work"), **options).fit(c)
+    found = TASTE(engine=DiskEngine(tmp_path / "work"), **options).fit(c)
     assert_same(found, expected)
     assert found.rmse_ == metrics.rmse(expected, c)
     assert not (tmp_path / "work").exists()
@@ -60,26 +59,26 @@ def test_a_fit_on_disk_is_the_fit_in_memory_to_the_bit(small_pieces, tmp_path, o
 def test_awkward_cohorts_fit_on_disk_as_in_memory(tmp_path_factory, c, rank):
     work = tmp_path_factory.mktemp("work")
     expected = TASTE(rank, **FIVE).fit(c)
-    assert_same(TASTE(rank, engine=Disk(work), **FIVE).fit(c), expected)
+    assert_same(TASTE(rank, engine=DiskEngine(work), **FIVE).fit(c), expected)
 
 
-def test_projections_run_on_disk_too(small_pieces, tmp_path):
+def test_projections_run_on_disk_too(small_chunks, tmp_path):
     c = cohort(2, n_patients=40, visits=(0, 20))
     model = TASTE(3, **FIVE).fit(c)
     expected = model.project(c)
-    model.engine = Disk(tmp_path / "work")
+    model.engine = DiskEngine(tmp_path / "work")
     found = model.project(c)
     for mine, theirs in zip(found, expected, strict=True):
         assert np.array_equal(mine, theirs)
 
 
-def test_a_loaded_cohort_needs_no_copy_in_memory(small_pieces, tmp_path):
+def test_a_loaded_cohort_needs_no_copy_in_memory(small_chunks, tmp_path):
     """Loaded, the first entries of the visits are of a type that the kernels do not take."""
     c = cohort(1, n_patients=60, visits=(0, 30))
     c.save(tmp_path / "cohort")
     loaded = Cohort.load(tmp_path / "cohort")
     assert loaded.visits.indptr.dtype == np.int32
-    engine = Disk(tmp_path / "work")
+    engine = DiskEngine(tmp_path / "work")
     model = TASTE(3, engine=engine, **FIVE)
     aligned = model._read(loaded)
     assert all(mapped.page_range(array) is not None for array in aligned.shard)
@@ -95,7 +94,9 @@ def test_everything_long_lies_in_files_that_only_the_owner_reads(tmp_path):
         assert (tmp_path / "work").stat().st_mode & 0o777 == 0o700
 
     checkpoint = Checkpoint(tmp_path / "work", every=2)
-    model = TASTE(3, engine=Disk(tmp_path / "work", checkpoint=checkpoint), callback=look, **FIVE).fit(c)
+    model = TASTE(3, engine=DiskEngine(tmp_path / "work"), checkpoint=checkpoint, callback=look, **FIVE).fit(
+        c
+    )
     names = set().union(*seen)
     assert sum(name.startswith("courses-") for name in names) >= 4
     assert all(mode == 0o600 for files in seen for name, mode in files.items() if name.startswith("courses-"))
@@ -107,36 +108,38 @@ def test_without_checkpoints_nothing_ever_has_a_name(tmp_path):
     c = cohort(1, n_patients=60, visits=(0, 30))
     look = lambda progress: seen.extend((tmp_path / "work").iterdir())  # noqa: E731
     seen = []
-    TASTE(3, engine=Disk(tmp_path / "work"), callback=look, **FIVE).fit(c)
+    TASTE(3, engine=DiskEngine(tmp_path / "work"), callback=look, **FIVE).fit(c)
     assert seen == []
 
 
 def test_too_little_memory_is_refused_with_what_suffices(tmp_path):
     c = cohort(1, n_patients=60, visits=(0, 30))
     with pytest.raises(InputError, match="at least") as refused:
-        TASTE(3, engine=Disk(tmp_path / "work", memory="100MB")).fit(c)
+        TASTE(3, engine=DiskEngine(tmp_path / "work", memory="100MB")).fit(c)
     assert not (tmp_path / "work").exists()
     needed = re.search(r"at least ([\d,.]+ [MG]B)", str(refused.value))[1].replace(",", "")
     assert mapped.parse_bytes(needed) > 10**8
-    TASTE(3, engine=Disk(tmp_path / "work", memory=needed), **FIVE).fit(c)
+    TASTE(3, engine=DiskEngine(tmp_path / "work", memory=needed), **FIVE).fit(c)
 
 
 def test_a_start_that_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
     c = cohort(1, n_patients=60, visits=(0, 30))
     monkeypatch.setattr(disk, "NMF_ENTRY_BYTES", 10**10 // c.visits.nnz)
-    with pytest.raises(InputError, match=r"NMF start.*10.25 GB.*init=.random"):
-        TASTE(3, engine=Disk(tmp_path / "work"), **FIVE).fit(c)
+    with pytest.raises(InputError, match=r"NMF initialisation.*10.25 GB.*init=.random"):
+        TASTE(3, engine=DiskEngine(tmp_path / "work"), **FIVE).fit(c)
     assert not (tmp_path / "work").exists()
-    TASTE(3, engine=Disk(tmp_path / "work"), init="random", **FIVE).fit(c)
+    TASTE(3, engine=DiskEngine(tmp_path / "work"), init="random", **FIVE).fit(c)
 
 
-def test_less_memory_means_smaller_pieces_and_more_patients_more_memory():
+def test_less_memory_means_smaller_chunks_and_more_patients_more_memory():
     c = cohort(1, n_patients=60, visits=(0, 30))
-    size = Work.of(c.offsets, c.visits, c.n_static, 40, 8, 2)._replace(visits=10**8, patients=2 * 10**6)
-    least = size.least_memory()
-    assert size.visits_of_a_piece(least) < size.visits_of_a_piece(least + 10**8)
-    assert size.visits_of_a_piece(10**12) == disk.PIECE_VISITS
-    assert size._replace(patients=10**8).least_memory() > least + 10**9
+    entry_bytes = c.visits.data.nbytes + c.visits.indices.nbytes
+    size = FitSize.of(c.offsets, entry_bytes, (c.n_features, c.n_static), 40, 8, 2)
+    size = size._replace(visits=10**8, patients=2 * 10**6)
+    minimum = size.min_memory()
+    assert size.chunk_visits(minimum) < size.chunk_visits(minimum + 10**8)
+    assert size.chunk_visits(10**12) == disk.CHUNK_VISITS
+    assert size._replace(patients=10**8).min_memory() > minimum + 10**9
     assert size.disk(1, checkpoints=False) >= 2 * 10**8 * 40 * 8
     assert size.disk(2, checkpoints=True) >= 5 * 10**8 * 40 * 8
 
@@ -163,7 +166,7 @@ CHILD = """
 import json, sys, time
 import numpy as np
 from pathlib import Path
-from phenotaste import pages
+from phenotaste.storage import mapped
 array = mapped.create_mapped((40_000_000,), np.float64, Path(sys.argv[1]))
 for first in range(0, len(array), 2**17):  # written, and so dirty
     array[first : first + 2**17] = 1.0
@@ -198,9 +201,9 @@ def test_a_disk_that_is_too_small_is_refused_before_the_fit_begins(tmp_path):
     with small_disk(tmp_path / "disk", "256k") as folder:
         begun = []
         with pytest.raises(InputError, match="the courses need") as refused:
-            TASTE(5, engine=Disk(folder / "work"), callback=begun.append).fit(c)
+            TASTE(5, engine=DiskEngine(folder / "work"), callback=begun.append).fit(c)
         assert begun == []
-        assert "free some of the disk" in str(refused.value)
+        assert "free some space" in str(refused.value)
         assert list(folder.iterdir()) == []
 
 
@@ -218,13 +221,13 @@ def test_a_disk_that_others_fill_meanwhile_ends_the_fit_with_a_sentence(tmp_path
             ):  # the next step needs one more file, for the checkpoint has the others
                 fill(folder)
 
-        engine = Disk(work, checkpoint=Checkpoint(work, every=3))
-        with pytest.raises(InputError, match=r"no space left.*free some of the disk"):
-            TASTE(5, engine=engine, callback=others, **options).fit(c)
+        disk_options = {"engine": DiskEngine(work), "checkpoint": Checkpoint(work, every=3)}
+        with pytest.raises(InputError, match=r"no space left.*free some space"):
+            TASTE(5, **disk_options, callback=others, **options).fit(c)
         (folder / "filler").unlink()
         count = After()
-        engine = Disk(work, checkpoint=Checkpoint(work, every=3, resume=True))
-        assert_same(TASTE(5, engine=engine, callback=count, **options).fit(c), expected)
+        disk_options["checkpoint"] = Checkpoint(work, every=3, resume=True)
+        assert_same(TASTE(5, **disk_options, callback=count, **options).fit(c), expected)
         assert count.seen == 6
 
 
@@ -232,30 +235,30 @@ def test_a_fit_without_checkpoints_has_all_its_room_from_the_beginning(tmp_path)
     c = cohort(1, n_patients=300, visits=(20, 30))
     with small_disk(tmp_path / "disk", "4m") as folder:
         others = lambda progress: fill(folder)  # noqa: E731
-        found = TASTE(5, engine=Disk(folder / "work"), callback=others, **FIVE).fit(c)
+        found = TASTE(5, engine=DiskEngine(folder / "work"), callback=others, **FIVE).fit(c)
         assert_same(found, TASTE(5, **FIVE).fit(c))
 
 
 def test_an_engine_is_no_setting_of_a_model(tmp_path):
     c = cohort(1)
-    model = TASTE(2, engine=Disk(tmp_path / "work"), **FIVE).fit(c)
+    model = TASTE(2, engine=DiskEngine(tmp_path / "work"), **FIVE).fit(c)
     model.save(tmp_path / "model")
     assert TASTE.load(tmp_path / "model").engine is None
     assert clone(model).fit(c).V_.shape == model.V_.shape
 
 
 @pytest.mark.parametrize(
-    ("options", "match"), [({"engine": "disk"}, "engine"), ({"device": "cuda"}, "do not go together")]
+    ("options", "match"), [({"engine": "disk"}, "engine"), ({"device": "cuda"}, "exclude each other")]
 )
 def test_engines_that_are_none_are_refused(tmp_path, options, match):
     with pytest.raises(InputError, match=match):
-        TASTE(2, **({"engine": Disk(tmp_path)} | options)).fit(cohort(1))
+        TASTE(2, **({"engine": DiskEngine(tmp_path)} | options)).fit(cohort(1))
 
 
 def test_a_plan_says_what_disk_and_memory_it_takes():
     c = cohort(1, n_patients=60, visits=(0, 30))
     expected = plan(TASTE(3, n_jobs=1), c)
-    assert expected.least_memory >= disk.PROGRAM
+    assert expected.min_memory >= disk.PROCESS_BYTES
     assert expected.disk >= 4 * c.n_visits * 3 * 8
     assert "of disk" in dict(expected.lines())["With --memory"]
 
@@ -278,7 +281,7 @@ def test_where_there_is_no_gpu_auto_is_the_processor_in_all_it_can_do(tmp_path):
     cohort(1, n_patients=60, visits=(0, 30)).save(tmp_path / "cohort")
     arguments = ["fit", str(tmp_path / "cohort"), "--rank", "3", "--max-iter", "5", "--device", "auto"]
     app([*arguments, "--out", str(tmp_path / "model"), "--memory", "2GB", "--resume"], standalone_mode=False)
-    with pytest.raises(InputError, match="need --device cpu"):
+    with pytest.raises(InputError, match="needs --device cpu"):
         app(
             [*arguments[:-1], "cuda", "--out", str(tmp_path / "other"), "--memory", "2GB"],
             standalone_mode=False,

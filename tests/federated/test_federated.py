@@ -17,7 +17,7 @@ from phenotaste.core import loop
 from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Scored, Sums, Weights
-from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.engines.threads import ThreadEngine, one_blas_thread
 from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings, messages
 
@@ -69,11 +69,11 @@ class Hospitals:
         for c in cohorts:
             aligned = align(c, columns_of(c))
             weights = Weights(lam, patient_weights(1.0, "relative", aligned.norms, rank))
-            self.parts.append(Threads(aligned.shard, weights, rank))
+            self.parts.append(ThreadEngine().open(aligned.shard, weights, rank, c.shape[1]))
         self.weights = weights
 
-    def step(self, model, reach):
-        sums = [part.step(model, reach) for part in self.parts]
+    def step(self, model, beta):
+        sums = [part.step(model, beta) for part in self.parts]
         return tree_reduce(sums, lambda a, b: Sums(*(x + y for x, y in zip(a, b, strict=True))))
 
     def undo(self):
@@ -95,7 +95,7 @@ def test_on_the_same_shards_the_factors_are_bitwise_equal(tmp_path):
     model = init_model("random", shard, len(fitted.V_), rank, True, rng)
     with one_blas_thread():
         for part in engine.parts:
-            part.start(model)
+            part.init_U(model)
         expected = loop.fit(engine, model, normalize=True, exact=False, max_iter=20, tol=0.0)
     for actual, wanted in zip((fitted.H_, fitted.V_, fitted.F_), expected.model, strict=True):
         np.testing.assert_array_equal(actual, wanted)

@@ -12,7 +12,7 @@ from helpers.hospitals import NAMES, hospitals, round_of_steps
 from phenotaste import TASTE
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core.records import Model, Sums, Weights
-from phenotaste.engines.threads import Threads
+from phenotaste.engines.threads import ThreadEngine
 from phenotaste.errors import InputError
 from phenotaste.factorization import patient_weights
 from phenotaste.federated import Settings, combine, init, messages, privacy, status, step
@@ -54,7 +54,7 @@ def test_an_invalid_budget_is_refused(values):
 def new_engine(c, settings):
     aligned = align(c, columns_of(c))
     mu = patient_weights(settings.mu, settings.weights, aligned.norms, settings.rank)
-    return Threads(aligned.shard, Weights(0.3, mu), settings.rank, n_jobs=1)
+    return ThreadEngine().open(aligned.shard, Weights(0.3, mu), settings.rank, c.shape[1], n_jobs=1)
 
 
 def some_model(rng, chosen):
@@ -65,8 +65,8 @@ def some_model(rng, chosen):
 
 def clipped_sums(c, model, chosen):
     engine = new_engine(c, chosen)
-    engine.start(model)
-    return privacy.clipped_step(engine, model, chosen), engine
+    engine.init_U(model)
+    return engine.step_clipped(model, privacy.clipping(chosen)), engine
 
 
 def test_without_a_bound_clipped_sums_are_the_sums():
@@ -74,11 +74,11 @@ def test_without_a_bound_clipped_sums_are_the_sums():
     model = some_model(np.random.default_rng(0), chosen)
     found, engine = clipped_sums(COHORTS[0], model, chosen)
     other = new_engine(COHORTS[0], chosen)
-    other.start(model)
+    other.init_U(model)
     wanted = other.step(model)
     for mine, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
-    np.testing.assert_allclose(engine.courses, other.courses, rtol=1e-12)
+    np.testing.assert_allclose(engine.U, other.U, rtol=1e-12)
 
 
 @settings(max_examples=15, deadline=None)

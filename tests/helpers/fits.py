@@ -6,7 +6,7 @@ from phenotaste.cohort.align import align, columns_of
 from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Weights
-from phenotaste.engines.threads import Threads
+from phenotaste.engines.threads import ThreadEngine
 
 
 def start_fit(
@@ -22,19 +22,22 @@ def start_fit(
     n_jobs=1,
     dtype="float64",
 ):
-    """An engine right after the start, and the starting model."""
+    """A session with its initial U, and the initial model."""
     aligned = align(c, columns_of(c))
     lam, weight = 0.1, mu * (aligned.norms > 0)
     size = np.sum(aligned.shard.static**2)
     if relative:
         lam, weight = (0.1 * aligned.norms.sum() / size if size > 0 else 0.0), mu * aligned.norms / rank
-    engine = Threads(aligned.shard, Weights(lam, weight), rank, exact=exact, n_jobs=n_jobs, dtype=dtype)
+    weights = Weights(lam, weight)
+    engine = ThreadEngine().open(
+        aligned.shard, weights, rank, c.shape[1], exact=exact, n_jobs=n_jobs, dtype=dtype
+    )
     rng = np.random.default_rng(seed)
     model = init_model(kind, aligned.shard, c.shape[1], rank, normalize, rng)
     if kind == "uniform":
-        engine.start_uniform(rng)
+        engine.init_U_uniform(rng)
     else:
-        engine.start(model)
+        engine.init_U(model)
     return engine, model
 
 

@@ -13,7 +13,7 @@ from phenotaste.core.parafac2 import kernels
 from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model, Scored, Shard, Weights
 from phenotaste.engines.parafac2 import Parafac2Threads
-from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.engines.threads import ThreadSession, one_blas_thread
 from phenotaste.factorization import Factorization, Projection
 
 PROJECTION_TOL = 1e-8
@@ -52,7 +52,7 @@ class ExactParafac2(Factorization):
             best = self._best_start(
                 lambda start, rng: self._attempt(start, rng, engine, lam, cohort.shape[1])
             )
-        self._keep(best, cohort, aligned, Weights(lam, np.zeros(len(cohort))))
+        self._set_fitted(best, cohort, aligned, Weights(lam, np.zeros(len(cohort))))
         return self
 
     def project(self, cohort: Cohort) -> Projection:
@@ -144,7 +144,7 @@ class ExactParafac2(Factorization):
             lam=lam,
             max_iter=self.max_iter,
             tol=self.tol,
-            callback=self._reporter(start),
+            callback=self._progress_callback(start),
         )
         scored = self._score(engine, result.model, lam)
         # The last loss is that of the returned factors, in which short histories are not padded with empty visits.
@@ -156,4 +156,5 @@ class ExactParafac2(Factorization):
         engine.complete()
         U = self._courses(engine.Q, model.H)
         weights = Weights(lam, np.zeros(len(engine.W)))
-        return Threads(engine.shard, weights, U.shape[1], courses=U).score(model, engine.W)
+        with ThreadSession(engine.shard, weights, U, engine.n_features) as session:
+            return session.score(model, engine.W)

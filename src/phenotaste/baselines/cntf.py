@@ -332,7 +332,7 @@ class CNTF(ClassifierMixin, Factorization):
         best = self._best_start(attempt)
         self.network_ = next(network for fit, network in attempts if fit is best)
         self.scale_ = counts.scale
-        self._keep(best, cohort, aligned, Weights(0.0, np.zeros(len(cohort))))
+        self._set_fitted(best, cohort, aligned, Weights(0.0, np.zeros(len(cohort))))
 
     def _attempt(
         self, start: int, rng: np.random.Generator, counts: _cntf_loop.Counts, aligned: Aligned, J: int
@@ -344,11 +344,11 @@ class CNTF(ClassifierMixin, Factorization):
         pretrain = int(min(self.pretrain, self.max_iter // 2))
         settings = _cntf_loop.FitSettings(self.beta, self.batch_size, pretrain, self.max_iter, self.tol)
         with self._regulariser(rng) as regulariser:
-            result = _cntf_loop.fit(counts, V, regulariser, settings, rng, self._reporter(start))
+            result = _cntf_loop.fit(counts, V, regulariser, settings, rng, self._progress_callback(start))
         W, U = scores_and_courses(result.S, counts.offsets)
         model = Model(cross_product_root(U, aligned.norms), result.V, np.zeros((0, self.rank)))
         network = None if regulariser is None else regulariser.network.cpu()
-        return loop.Fit(model, Scored(U, W, np.zeros((len(W), 3))), result.losses, result.outcome), network
+        return loop.Fit(model, Scored.unscored(U, W), result.losses, result.outcome), network
 
     @contextmanager
     def _regulariser(self, rng: np.random.Generator) -> Iterator[Any]:

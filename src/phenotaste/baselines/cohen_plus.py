@@ -17,14 +17,15 @@ from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
-from phenotaste.core.records import Array, Model, Weights
-from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.core.records import Array, Model, Scored, Weights
+from phenotaste.engines.partition import has_history
+from phenotaste.engines.threads import ThreadEngine, ThreadSession, one_blas_thread
 from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight
 from phenotaste.validation import check_number
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 1000
-COUPLED = 1e-6  # mean ‖U − QH‖² / ‖H‖² below which growing further would add rounding only
+COUPLED = 1e-6  # mean ‖U − QH‖² / ‖H‖² below which a larger μ would only add rounding errors
 
 
 class CohenPlus(Factorization):
@@ -113,13 +114,15 @@ class CohenPlus(Factorization):
         aligned = self._read(cohort)
         lam = static_weight(self.lam, self.weights, aligned)
         fixed = patient_weights(self.mu, self.weights, aligned.norms, self.rank)
-        engine = self._engine(aligned, Weights(lam, fixed), self.rank)
-        ends: list[tuple[loop.Fit, Array]] = []  # every start's fit, and what its μ_k had grown to
-        with one_blas_thread():
-            best = self._best_start(lambda start, rng: self._attempt(start, rng, engine, cohort, ends))
-        mu = next(weights for found, weights in ends if found is best)
+        results: list[tuple[loop.Fit, Array]] = []  # of every start: the fit, and its final μ_k
+        with (
+            self._open(aligned, Weights(lam, fixed), self.rank, cohort.shape[1]) as session,
+            one_blas_thread(),
+        ):
+            best = self._best_start(lambda start, rng: self._run_start(start, rng, session, results))
+        mu = next(weights for fit, weights in results if fit is best)
         self.mu_eff_ = float(mu.max(initial=0.0)) if self.growth > 1 else float(self.mu)
-        self._keep(best, cohort, aligned, Weights(lam, mu))
+        self._set_fitted(best, cohort, aligned, Weights(lam, mu))
         return self
 
     def project(self, cohort: Cohort) -> Projection:
@@ -141,8 +144,8 @@ class CohenPlus(Factorization):
         aligned = align(cohort, columns_of_fitted(self))
         weights = "absolute" if self.growth > 1 else self.weights
         mu = patient_weights(self.mu_eff_, weights, aligned.norms, rank)
-        engine = self._engine(aligned, Weights(self.lam_eff_, mu), rank)
-        scored = engine.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
+        with self._open(aligned, Weights(self.lam_eff_, mu), rank, len(self.V_)) as session:
+            scored = session.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
         return Projection(
             scored.W,
             scored.U,
@@ -158,54 +161,55 @@ class CohenPlus(Factorization):
         super()._check_settings()
         check_number("growth", self.growth, min=1)
 
-    def _engine(self, aligned: Aligned, weights: Weights, rank: int) -> Threads:
+    def _open(self, aligned: Aligned, weights: Weights, rank: int, n_features: int) -> ThreadSession:
         n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
-        return Threads(aligned.shard, weights, rank, n_jobs=n_jobs)
+        return ThreadEngine().open(aligned.shard, weights, rank, n_features, n_jobs=n_jobs)
 
-    def _attempt(
+    def _scored(self, best: loop.Fit, cohort: Cohort) -> Scored:
+        return best.patients
+
+    def _run_start(
         self,
         start: int,
         rng: np.random.Generator,
-        engine: Threads,
-        cohort: Cohort,
-        ends: list[tuple[loop.Fit, Array]],
+        session: ThreadSession,
+        results: list[tuple[loop.Fit, Array]],
     ) -> loop.Fit:
-        """One fit from a start of its own; it goes to `ends` with the weights it ended with."""
-        fixed = engine.weights
-        engine.courses = np.zeros_like(engine.courses)
-        kind = "random" if self.init == "nmf" and start % 2 else self.init
-        model = init_model(kind, engine.shard, cohort.shape[1], self.rank, True, rng)
-        engine.start(model)
-        report = self._reporter(start)
+        """One fit from its own initialisation, appended to `results` with its final weights."""
+        mu = session.weights.mu
+        init = "random" if self.init == "nmf" and start % 2 else self.init
+        model = init_model(init, session.shard, session.n_features, self.rank, True, rng)
+        session.init_U(model)
+        callback = self._progress_callback(start)
         if self.algorithm == "core" and self.growth == 1:
-            found = loop.fit(
-                engine,
+            fit = loop.fit(
+                session,
                 model,
                 normalize=True,
                 exact=False,
                 max_iter=self.max_iter,
                 tol=self.tol,
-                callback=report,
+                callback=callback,
             )
         else:
-            found = self._alternate(engine, model, report)
-        ends.append((found, engine.weights.mu))
-        engine.weights = fixed
-        return found
+            fit = self._alternate(session, model, callback)
+        results.append((fit, session.weights.mu))
+        session.set_mu(mu)
+        return fit
 
     def _alternate(
-        self, engine: Threads, model: Model, report: Callable[[int, float], object] | None
+        self, session: ThreadSession, model: Model, callback: Callable[[int, float], object] | None
     ) -> loop.Fit:
-        """Plain iterations, with μ fixed or growing; the engine ends with the courses and weights of the last."""
-        lam, mu = engine.weights
-        seen = np.where(np.diff(engine.shard.indptr[engine.shard.offsets]) > 0, 1.0, 0.0)
+        """Plain iterations with fixed or growing μ; the session ends with the U and weights of the last."""
+        shard, (lam, mu) = session.shard, session.weights
+        has_data = np.where(has_history(shard), 1.0, 0.0)
         if self.growth > 1:
-            mu = self.mu * float(np.sum(engine.shard.data.astype(np.float64) ** 2)) / self.rank * seen
-            mu = mu / max(len(seen), 1)
+            mu = self.mu * float(np.sum(shard.data.astype(np.float64) ** 2)) / self.rank * has_data
+            mu = mu / max(len(has_data), 1)
         method: Method = (
-            OnCore(engine, model)
+            CoreMethod(session, model)
             if self.algorithm == "core"
-            else Published(engine.shard, model, engine.courses, lam)
+            else Published(shard, model, session.U, lam)
         )
         losses: list[float] = []
         outcome = loop.Outcome.MAX_ITER
@@ -215,57 +219,57 @@ class CohenPlus(Factorization):
             if not np.isfinite(loss):
                 outcome = loop.Outcome.NOT_FINITE
                 break
-            if report is not None and report(iteration, loss) is True:
+            if callback is not None and callback(iteration, loss) is True:
                 outcome = loop.Outcome.STOPPED
                 break
             if self.growth > 1 and iteration < self.max_iter:
                 if iteration == 1:
-                    mu = self.mu * (misfit / coupling if coupling > 0 else 1.0) * seen
-                elif coupling > COUPLED * self.rank * seen.sum():
+                    mu = self.mu * (misfit / coupling if coupling > 0 else 1.0) * has_data
+                elif coupling > COUPLED * self.rank * has_data.sum():
                     mu = mu * self.growth
             if self.tol > 0 and iteration > 2 and abs(losses[-2] - loss) < self.tol * loss:
                 outcome = loop.Outcome.CONVERGED
                 break
-        engine.weights = Weights(lam, mu)
-        engine.courses = method.courses
-        scored = engine.score(method.model, method.W)
+        session.set_mu(mu)
+        session.set_U(method.U)
+        scored = session.score(method.model, method.W)
         losses[-1] = float(scored.loss.sum())
         return loop.Fit(method.model, scored, losses, outcome)
 
 
 class Method(Protocol):
-    """One way to take an iteration."""
+    """An algorithm for one iteration."""
 
     @property
     def model(self) -> Model: ...
 
     @property
-    def courses(self) -> Array: ...
+    def U(self) -> Array: ...
 
     @property
     def W(self) -> Array | None:
-        """The scores, or None where they are to be solved for the courses."""
+        """The scores, or None if they are to be solved for U."""
 
     def iterate(self, mu: Array) -> tuple[float, float, float]:
         """Misfit Σ‖X − X̂‖², coupling error Σ‖U − QH‖², objective."""
 
 
-class OnCore:
-    """Iterations of the compiled patient step, without extrapolation: the objective changes with μ."""
+class CoreMethod:
+    """Compiled patient steps without extrapolation, since the objective changes with μ."""
 
     W = None
 
-    def __init__(self, engine: Threads, model: Model) -> None:
-        self.engine, self.model = engine, model
+    def __init__(self, session: ThreadSession, model: Model) -> None:
+        self.session, self.model = session, model
 
     @property
-    def courses(self) -> Array:
-        return self.engine.courses
+    def U(self) -> Array:
+        return self.session.U
 
     def iterate(self, mu: Array) -> tuple[float, float, float]:
-        lam = self.engine.weights.lam
-        self.engine.weights = Weights(lam, mu)
-        sums = self.engine.step(self.model)
+        lam = self.session.weights.lam
+        self.session.set_mu(mu)
+        sums = self.session.step(self.model)
         V = self.model.V
         misfit = sums.scalars[0] - 2 * np.sum(sums.XU * V) + np.sum(sums.UU * (V.T @ V))
         self.model, loss = model_step(sums, self.model, lam, normalize=True, exact=False)

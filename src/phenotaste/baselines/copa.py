@@ -20,7 +20,7 @@ from phenotaste.core import loop
 from phenotaste.core.parafac2 import admm, kernels, splines
 from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model, Shard, Weights
-from phenotaste.engines.threads import Threads
+from phenotaste.engines.threads import ThreadSession
 from phenotaste.factorization import static_weight
 from phenotaste.validation import check_integer
 
@@ -228,8 +228,8 @@ class CopaStatic(Copa):
         shard, _ = self._input_data(align(cohort, columns_of_fitted(self)), len(self.V_))
         model = self._input_model(self._model())
         weights = Weights(0.0, np.zeros(len(cohort)))
-        scored = Threads(shard, weights, model.H.shape[0], courses=self.U_).score(model, self.W_)
-        return float(scored.loss.sum())
+        with ThreadSession(shard, weights, self.U_, len(model.V)) as session:
+            return float(session.score(model, self.W_).loss.sum())
 
     def _input_data(self, aligned: Aligned, n_features: int) -> tuple[Shard, int]:
         return append_static(aligned.shard, n_features), n_features + aligned.shard.static.shape[1]

@@ -1,5 +1,6 @@
 """`phenotaste fit`: fit the phenotypes of a cohort and save the model."""
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -24,8 +25,7 @@ from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     from phenotaste import TASTE
-    from phenotaste.engines import Opener
-    from phenotaste.engines.checkpoint import Checkpoint
+    from phenotaste.engines import Checkpoint, DaskEngine
     from phenotaste.report import FitSummary
 
 
@@ -132,9 +132,9 @@ def fit(
     if out is None and not plan:
         raise typer.BadParameter("say where to save the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
-    from phenotaste.cli.cluster import cluster_engine
     from phenotaste.cli.terminal import print_json, print_list
-    from phenotaste.engines.checkpoint import Checkpoint
+    from phenotaste.engines import Checkpoint, DiskEngine
+    from phenotaste.engines.cuda import cuda_available
 
     model = TASTE(
         rank,
@@ -155,25 +155,29 @@ def fit(
     if plan or out is None:
         print_plan(model, cohort, json_)
         return
-    store = work if work is not None and "://" in work else None  # checkpoints are in a folder all the same
-    checkpoint = Checkpoint(
-        Path(work) if work is not None and store is None else out.with_name(f"{out.name}.work"),
+    remote = (
+        work if work is not None and "://" in work else None
+    )  # checkpoints need a local folder all the same
+    model.checkpoint = Checkpoint(
+        Path(work) if work is not None and remote is None else out.with_name(f"{out.name}.work"),
         minutes=checkpoint_minutes,
         every=checkpoint_every,
         resume=resume,
         keep=True,
     )
-    if engine is None:
-        model.engine = engine_of(model, checkpoint, memory)
-    else:
+    if device is DeviceChoice.AUTO and not cuda_available():
+        model.device = "cpu"
+    if engine is not None:
         if memory is not None or device is not DeviceChoice.CPU:
-            raise InputError("--engine does not go together with --memory or --device.")
-        model.engine = cluster_engine(engine, store, checkpoint, tls, insecure)
-    with going_on_told(checkpoint):
+            raise InputError("--engine excludes --memory and --device.")
+        model.engine = cluster_engine(engine, remote or model.checkpoint.folder, tls, insecure)
+    elif memory is not None:
+        if model.device != "cpu":
+            raise InputError(f"--memory needs --device cpu, not {model.device}.")
+        model.engine = DiskEngine(model.checkpoint.folder, memory)
+    with resume_hint(model.checkpoint):
         summary = fit_and_save(model, cohort, out, overwrite, include_patients)
-        checkpoint.finish()
-        if engine is not None:
-            model.engine.finish()
+        model.checkpoint.remove()
     if json_:
         print_json({"model": str(out), **summary.as_dict()})
     else:
@@ -188,8 +192,8 @@ def fit_and_save(
     from phenotaste.report import fit_summary
 
     check_model_folder(out, overwrite)
-    within = getattr(model.engine, "around", nullcontext)  # the cohort is read and the model saved so, too
-    with within():
+    # The limit also holds while the cohort is read and the model is saved.
+    with nullcontext() if model.engine is None else model.engine.memory_limit():
         patients = Cohort.load(cohort)
         began = time.perf_counter()
         with fit_progress() as model.callback:
@@ -199,31 +203,32 @@ def fit_and_save(
     return summary
 
 
-def engine_of(model: "TASTE", checkpoint: "Checkpoint", memory: str | None) -> "Opener | None":
-    """Where the patient step runs, and what keeps the fit on its way."""
-    from phenotaste.engines.cuda import cuda_available
-    from phenotaste.engines.disk import Disk
-    from phenotaste.engines.threads import InMemory
+def cluster_engine(
+    address: str, work: str | os.PathLike[str], tls: Path | None, insecure: bool
+) -> "DaskEngine":
+    """The engine of `--engine dask://HOST:PORT`."""
+    from phenotaste.engines.dask.engine import DaskEngine, import_distributed
 
-    if model.device == "auto" and not cuda_available():
-        model.device = "cpu"
-    if model.device == "cpu":
-        return InMemory(checkpoint) if memory is None else Disk(checkpoint.folder, memory, checkpoint)
-    if memory is not None or checkpoint.resume:
-        raise InputError(f"--memory and --resume need --device cpu, not {model.device}.")
-    return None
+    if not address.startswith(("dask://", "tcp://", "tls://")):  # the last two are what Dask itself prints
+        raise typer.BadParameter("write it as dask://HOST:PORT, or as Dask prints it", param_hint="--engine")
+    import_distributed()
+    # Errors are reported in one sentence; Dask would log tracebacks.
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in ("distributed", "tornado", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    return DaskEngine(address, work, tls=tls, allow_plain=insecure)
 
 
 @contextmanager
-def going_on_told(checkpoint: "Checkpoint") -> Iterator[None]:
-    """Whatever ends a fit early: how to go on from its last checkpoint, if it wrote one."""
+def resume_hint(checkpoint: "Checkpoint") -> Iterator[None]:
+    """If a fit ends early, say how to resume it from its last checkpoint."""
     try:
         yield
     except BaseException:
-        if checkpoint.is_there():
+        if checkpoint.exists():
             typer.echo(
-                f"The last checkpoint is kept in {checkpoint.folder}: repeat the command with --resume to go on "
-                "from it, or delete that folder.",
+                f"The last checkpoint is in {checkpoint.folder}: repeat the command with --resume to resume from it, "
+                "or delete that folder.",
                 err=True,
             )
         raise

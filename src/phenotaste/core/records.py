@@ -68,8 +68,16 @@ class Sums(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Patients under a given model: courses, scores, and what each adds to the objective."""
+    """Patients under a given model, with all that the objective, RMSE and CPI are computed from."""
 
     U: Array  # visits × R
     W: Array  # patients × R
     loss: Array  # patients × 3: ½‖X − U diag(w) Vᵀ‖², λ/2 ‖a − F w‖², the uniqueness term
+    static_error: Array  # patients: ½‖a − F w‖²
+    cp_gap: Array  # patients: ‖UᵀU − HᵀH‖²
+
+    @classmethod
+    def unscored(cls, U: Array, W: Array) -> "Scored":
+        """U and W whose losses are not known."""
+        K = len(W)
+        return cls(U, W, np.zeros((K, 3)), np.zeros(K), np.zeros(K))

@@ -1,25 +1,10 @@
-"""Who runs the patient step: threads here, files larger than memory, other machines."""
+"""Where the patient step runs: threads, files larger than memory, a Dask cluster, a GPU."""
 
-from typing import Any, Protocol
+from phenotaste.engines.base import Engine, EngineSession
+from phenotaste.engines.checkpoint import Checkpoint
+from phenotaste.engines.cuda import CudaEngine
+from phenotaste.engines.dask import DaskEngine
+from phenotaste.engines.disk import DiskEngine
+from phenotaste.engines.threads import ThreadEngine
 
-from phenotaste.core.loop import Engine
-from phenotaste.core.records import Weights
-
-
-class Opener(Protocol):
-    """What `TASTE(engine=...)` takes: it opens an engine over a cohort, for one fit or one projection.
-
-    Its settings are about where the work is done, never about what is found: every engine finds the same bits.
-    """
-
-    def open(
-        self,
-        cohort: Any,  # the Cohort, with names and all
-        aligned: Any,  # its arrays in the order of the model's columns (align.Aligned)
-        weights: Weights,
-        rank: int,
-        *,
-        exact: bool,
-        dtype: str,
-        n_jobs: int | None,
-    ) -> Engine: ...
+__all__ = ["Checkpoint", "CudaEngine", "DaskEngine", "DiskEngine", "Engine", "EngineSession", "ThreadEngine"]

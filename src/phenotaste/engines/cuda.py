@@ -1,4 +1,4 @@
-"""The patient step on a GPU: the cohort in pieces, kept on the device or streamed to it from this machine's memory."""
+"""The patient step on a GPU: the cohort in chunks, kept on the device or streamed to it from host memory."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,15 +14,17 @@ from phenotaste.core.cuda import step as kernel
 from phenotaste.core.cuda.compile import Launcher
 from phenotaste.core.kernels.driver import patient_norms
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
+from phenotaste.engines.base import REBUILD_ITERATIONS, REBUILD_TOL, Engine, EngineSession, Snapshot
+from phenotaste.engines.partition import draw_uniform
 from phenotaste.errors import InputError
 
-MEMORY_SETTING = "PHENOTASTE_DEVICE_MEMORY"  # GiB of the device that may be used
-MOST_RANK = 256
-SHARE = 0.92  # of the device's free memory: the rest is left to what others allocate
-IN_FLIGHT = 3  # pieces on the device at once while streaming: one coming, one worked on, one going
-AT_ONCE = 4  # threads that prepare pieces, or fetch them
-CHUNK = 2**22  # numbers in a buffer on their way back
-SORTING = 40  # bytes an entry while a piece is turned
+MEMORY_VARIABLE = "PHENOTASTE_DEVICE_MEMORY"  # GiB of the device that may be used
+MAX_RANK = 256
+MEMORY_SHARE = 0.92  # of the device's free memory: the rest is left to other allocations
+CHUNKS_IN_FLIGHT = 3  # on the device while streaming: one being uploaded, one computed, one downloaded
+TRANSFER_THREADS = 4  # that prepare or download chunks
+BUFFER_ITEMS = 2**22  # of a page-locked download buffer
+SORT_BYTES = 40  # per entry, while a chunk is sorted by feature
 
 
 def cuda_available() -> bool:
@@ -33,7 +35,38 @@ def cuda_available() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def need_cuda(rank: int, exact: bool) -> None:
+class CudaEngine(Engine):
+    """One CUDA GPU: U in float32, coordinate descent only. `TASTE(device="cuda")` is short for it.
+
+    Cohorts larger than the device's memory are streamed through it; PHENOTASTE_DEVICE_MEMORY limits the GiB it uses.
+
+    Examples
+    --------
+    >>> from phenotaste.engines import CudaEngine
+    >>> CudaEngine()
+    CudaEngine()
+    """
+
+    def __repr__(self) -> str:
+        return "CudaEngine()"
+
+    def open(
+        self,
+        shard: Shard,
+        weights: Weights,
+        rank: int,
+        n_features: int,
+        *,
+        exact: bool = False,
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+    ) -> "CudaSession":
+        """A session over the patients; U is float32 whatever `dtype` is, and `n_jobs` is ignored."""
+        check_cuda(rank, exact)
+        return CudaSession(shard, weights, rank, n_features)
+
+
+def check_cuda(rank: int, exact: bool) -> None:
     """Refuse what the GPU cannot do, with what to do instead."""
     if find_spec("torch") is None:
         raise InputError(
@@ -46,33 +79,30 @@ def need_cuda(rank: int, exact: bool) -> None:
         )
     if exact:
         raise InputError('solver="bpp" runs on the CPU only: use solver="cd" with device="cuda".')
-    if rank > MOST_RANK:
-        raise InputError(f'rank={rank} is more than the GPU takes ({MOST_RANK}): use device="cpu".')
+    if rank > MAX_RANK:
+        raise InputError(f'rank={rank} exceeds the maximum of the GPU ({MAX_RANK}): use device="cpu".')
 
 
-class Piece(NamedTuple):
-    """Some of the patients: where they are in the cohort, and their data where they live."""
+class Chunk(NamedTuple):
+    """Patients first..last: their position in the cohort, and their data and U where these are kept."""
 
     first: int
     last: int
     visits: slice
     patients: kernel.ChunkData
-    turned: kernel.FeatureMajor | None  # only where the piece stays on the device
-    courses: kernel.ChunkState
+    features: kernel.FeatureMajor | None  # only of chunks that stay on the device
+    state: kernel.ChunkState
+
+    def swapped(self) -> "Chunk":
+        """U and U_prev exchanged."""
+        U, U_prev, passive = self.state
+        return self._replace(state=kernel.ChunkState(U_prev, U, passive))
 
 
-class Figures(NamedTuple):
-    """What a fit reports of the whole cohort beside its losses, from the last look at all patients."""
+class CudaSession(EngineSession):
+    """U in float32 on the GPU, or in host memory where the device's does not suffice.
 
-    visits: float  # ½‖X − U diag(w) Vᵀ‖²
-    static: float  # ½‖A − W Fᵀ‖²
-    gaps: float  # Σ ‖UᵀU − HᵀH‖² of patients with a history
-
-
-class Device:
-    """All courses in float32 on the GPU, or in this machine's memory where the GPU's does not suffice.
-
-    A patient's numbers depend on nobody else's, and the sums are added up in a fixed order.
+    No patient's result depends on other patients, and sums are added in a fixed order.
     """
 
     def __init__(
@@ -80,8 +110,8 @@ class Device:
         shard: Shard,
         weights: Weights,
         rank: int,
-        *,
         n_features: int,
+        *,
         device: str = "cuda",
         launcher: Any = None,
         memory: float | None = None,
@@ -93,224 +123,264 @@ class Device:
         self.launcher = launcher or Launcher(rank)
         self.scale = kernel.data_scale(shard.data)
         # Norms of the data as the device has them, so that losses are those of the same data.
-        rounded = shard._replace(data=in_units(shard.data, self.scale))
+        rounded = shard._replace(data=to_float32(shard.data, self.scale))
         self.norms = patient_norms(rounded) * self.scale**2
         self.size = (float(self.norms.sum()), float(np.sum(shard.static**2)), float(weights.mu.sum()))
-        self.figures: Figures | None = None
-        allowed = memory if memory is not None else self._free()
-        self.bytes_needed = bytes_resident(shard, rank)
+        self.n_patients, self.n_visits = len(shard.offsets) - 1, int(shard.offsets[-1])
+        self._scored_last = False
+        allowed = memory if memory is not None else self._free_memory()
+        self.bytes_needed = resident_bytes(shard, rank)
         self.streaming = self.bytes_needed > allowed
-        most = visits_of_a_piece(shard, rank, allowed) if self.streaming else kernel.CHUNK_VISITS
-        edges = kernel.chunk_edges(shard, most)
-        # The pieces are put in place beside whatever comes next: the model that a fit starts from takes seconds too.
-        pool = ThreadPoolExecutor(AT_ONCE)
-        self._placed: list[Piece] = []
-        self._coming = [pool.submit(self._place, rounded, *edge) for edge in pairwise(edges.tolist())]
+        max_visits = streamed_visits(shard, rank, allowed) if self.streaming else kernel.CHUNK_VISITS
+        edges = kernel.chunk_edges(shard, max_visits)
+        # Chunks are placed in the background: initialising the model takes seconds too.
+        pool = ThreadPoolExecutor(TRANSFER_THREADS)
+        self._placed: list[Chunk] = []
+        self._pending = [pool.submit(self._place, rounded, *ends) for ends in pairwise(edges.tolist())]
         pool.shutdown(wait=False)
         visits, patients = int(np.diff(shard.offsets[edges]).max()), int(np.diff(edges).max())
         entries = int(np.diff(shard.indptr[shard.offsets[edges]]).max())
-        stretches = entries // kernel.SEGMENT + n_features
-        self.room = kernel.new_device_scratch(self.launcher, visits, patients, stretches, self.device)
-        self.patients, self.visits = len(shard.offsets) - 1, int(shard.offsets[-1])
+        segments = entries // kernel.SEGMENT + n_features
+        self.scratch = kernel.new_device_scratch(self.launcher, visits, patients, segments, self.device)
 
     @property
-    def pieces(self) -> list[Piece]:
-        """All patients, once they are in place."""
+    def chunks(self) -> list[Chunk]:
+        """All chunks, once they are placed."""
         import torch
 
-        if self._coming:
+        if self._pending:
             try:
-                self._placed, self._coming = [piece.result() for piece in self._coming], []
+                self._placed, self._pending = [chunk.result() for chunk in self._pending], []
             except torch.OutOfMemoryError:
                 raise InputError(
                     f"The GPU ran out of memory, of which {self.bytes_needed / 2**30:.1f} GiB are needed: free some of "
-                    f"it, or set {MEMORY_SETTING} to the GiB it may use, and the patients are streamed through it."
+                    f"it, or set {MEMORY_VARIABLE} to the GiB it may use, and the patients are streamed through it."
                 ) from None
         return self._placed
 
-    def start(self, model: Model) -> None:
-        shared = self._share(model)
-        for piece in self._pass(read=False):
-            piece.courses.passive.fill_(-1)
-            self._run("init", piece, shared)
+    def init_U(self, model: Model) -> None:
+        device_model = self._upload_model(model)
+        self._scored_last = False
+        for chunk in self._pass(read=False):
+            chunk.state.passive.fill_(-1)
+            self._launch("init", chunk, device_model)
 
-    def start_uniform(self, rng: np.random.Generator) -> None:
-        """The paper's start: every entry of U uniform; patients without history stay at zero."""
+    def init_U_uniform(self, rng: np.random.Generator) -> None:
         import torch
 
-        bounds = self.shard.indptr[self.shard.offsets]
-        for piece in self._pass(read=False):
-            piece.courses.passive.fill_(-1)
-            offsets = self.shard.offsets[piece.first : piece.last + 1]
-            U = rng.random((offsets[-1] - offsets[0], self.rank), dtype=np.float32)
-            nothing = np.diff(bounds[piece.first : piece.last + 1]) == 0
-            U[np.repeat(nothing, np.diff(offsets))] = 0.0
-            piece.courses.U.copy_(torch.from_numpy(U))
+        self._scored_last = False
+        for chunk in self._pass(read=False):
+            chunk.state.passive.fill_(-1)
+            U = np.empty((chunk.visits.stop - chunk.visits.start, self.rank), np.float32)
+            draw_uniform(self.shard, chunk.first, chunk.last, rng, U)
+            chunk.state.U.copy_(torch.from_numpy(U))
 
-    def step(self, model: Model, reach: float = 0.0) -> Sums:
-        """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
-        shared = self._share(model)
+    def step(self, model: Model, beta: float = 0.0) -> Sums:
+        device_model = self._upload_model(model)
+        self._scored_last = False
         total: list[Any] = []
-        for piece in self._pass(before=reach > 0, turned=True, swap=True):
-            self._run("step", piece, shared, beta=reach)
-            assert piece.turned is not None
+        for chunk in self._pass(read_prev=beta > 0, by_feature=True, swap=True):
+            self._launch("step", chunk, device_model, beta=beta)
+            assert chunk.features is not None
             parts = kernel.reduce_sums(
-                self.launcher, piece.patients, piece.turned, shared, self.room, self.n_features
+                self.launcher, chunk.patients, chunk.features, device_model, self.scratch, self.n_features
             )
-            total = [mine + theirs for mine, theirs in zip(total, parts, strict=True)] if total else parts
-        return kernel.assemble_sums([part.cpu().numpy() for part in total], shared, self.scale, self.size)
+            total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
+        return kernel.assemble_sums(
+            [part.cpu().numpy() for part in total], device_model, self.scale, self.size
+        )
 
     def undo(self) -> None:
-        """Back to the courses before the last step."""
-        self._placed = [swapped(piece) for piece in self.pieces]
+        self._placed = [chunk.swapped() for chunk in self.chunks]
 
     def score(self, model: Model) -> Scored:
-        """Scores and losses at the courses as they are; leaves the cohort's figures."""
         import torch
 
-        shared = self._share(model)
-        U = np.empty((self.visits, self.rank), np.float32)
-        W, loss = np.empty((self.patients, self.rank)), np.empty((self.patients, 3))
-        gaps, static = 0.0, 0.0
-        for piece in self._pass(before=False):
-            K = piece.last - piece.first
-            found = torch.empty((K, 3), dtype=torch.float64, device=self.device)
-            self._run("score", piece, shared, loss=found)
-            scores = self.room.W[:K]
-            apart = 0.5 * ((piece.patients.static - scores @ shared.F.T) ** 2).sum(1)
-            here = slice(piece.first, piece.last)
-            W[here] = scores.cpu().numpy() * self.scale
-            losses = found.cpu().numpy()
-            loss[here, 0], loss[here, 2] = losses[:, 0], losses[:, 1]
-            loss[here, 1] = (shared.lam * apart).cpu().numpy()
-            gaps += float(losses[self.norms[here] > 0, 2].sum())
-            static += float(apart.sum())
-            download(piece.courses.U, U[piece.visits])
-        loss *= self.scale**2
-        self.figures = Figures(float(loss[:, 0].sum()), static, gaps)
-        return Scored(U, W, loss)
+        device_model, K = self._upload_model(model), self.n_patients
+        U = np.empty((self.n_visits, self.rank), np.float32)
+        scored = Scored(U, np.empty((K, self.rank)), np.empty((K, 3)), np.empty(K), np.zeros(K))
+        for chunk in self._pass(read_prev=False):
+            results = torch.empty((chunk.last - chunk.first, 3), dtype=torch.float64, device=self.device)
+            self._launch("score", chunk, device_model, loss=results)
+            W = self.scratch.W[: chunk.last - chunk.first]
+            error = 0.5 * ((chunk.patients.static - W @ device_model.F.T) ** 2).sum(1)
+            rows = slice(chunk.first, chunk.last)
+            visits, uniqueness, gaps = results.cpu().numpy().T
+            scored.W[rows] = W.cpu().numpy() * self.scale
+            scored.static_error[rows] = error.cpu().numpy()
+            scored.loss[rows] = np.column_stack(
+                [visits, device_model.lam * scored.static_error[rows], uniqueness]
+            )
+            scored.cp_gap[rows] = gaps
+            download(chunk.state.U, U[chunk.visits])
+        scored.loss[:] *= self.scale**2
+        self._scored_last = True
+        return scored
 
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
-        """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
-        shared = self._share(model)
-        for piece in self._pass(read=False):
-            piece.courses.passive.fill_(-1)
-            self._run("project", piece, shared, tol=tol, max_iter=max_iter)
+        self._project(model, tol, max_iter)
         return self.score(model)
 
-    def _share(self, model: Model) -> kernel.DeviceModel:
-        return kernel.upload_model(model, self.weights.lam, self.scale, self.device)
+    def enable_snapshots(self, owner: str) -> None:
+        """Nothing to prepare: the arrays are the snapshot."""
 
-    def _run(self, mode: str, piece: Piece, shared: kernel.DeviceModel, **more: Any) -> None:
-        kernel.launch(self.launcher, mode, piece.patients, shared, piece.courses, self.room, **more)
+    def snapshot(self) -> Snapshot:
+        """Copies of the arrays in host memory."""
+        arrays = {
+            "U": np.empty((self.n_visits, self.rank), np.float32),
+            "passive": np.empty((self.n_patients, -(-self.rank // 32)), np.int32),
+        }
+        if not self._scored_last:
+            arrays["U_prev"] = np.empty_like(arrays["U"])
+        for chunk in self.chunks:
+            for name, rows, tensor in state_parts(chunk):
+                if name in arrays:
+                    download(tensor, arrays[name][rows])
+        return Snapshot({}, arrays)
 
-    def _free(self) -> float:
+    def restore(self, snapshot: Snapshot) -> bool:
         import torch
 
-        setting = os.environ.get(MEMORY_SETTING, "")
+        shapes = {"U": (self.n_visits, self.rank), "passive": (self.n_patients, -(-self.rank // 32))}
+        if any(getattr(snapshot.arrays.get(name), "shape", None) != shape for name, shape in shapes.items()):
+            return False
+        for chunk in self.chunks:
+            for name, rows, tensor in state_parts(chunk):
+                if name in snapshot.arrays:
+                    tensor.copy_(torch.from_numpy(np.array(snapshot.arrays[name][rows])))
+        self._scored_last = False
+        return True
+
+    def rebuild(self, model: Model) -> None:
+        self._project(model, REBUILD_TOL, REBUILD_ITERATIONS)
+
+    def _project(self, model: Model, tol: float, max_iter: int) -> None:
+        device_model = self._upload_model(model)
+        self._scored_last = False
+        for chunk in self._pass(read=False):
+            chunk.state.passive.fill_(-1)
+            self._launch("project", chunk, device_model, tol=tol, max_iter=max_iter)
+
+    def _upload_model(self, model: Model) -> kernel.DeviceModel:
+        return kernel.upload_model(model, self.weights.lam, self.scale, self.device)
+
+    def _launch(self, mode: str, chunk: Chunk, model: kernel.DeviceModel, **options: Any) -> None:
+        kernel.launch(self.launcher, mode, chunk.patients, model, chunk.state, self.scratch, **options)
+
+    def _free_memory(self) -> float:
+        import torch
+
+        setting = os.environ.get(MEMORY_VARIABLE, "")
         if setting:
-            return gib_of(setting) * 2**30
+            return parse_gib(setting) * 2**30
         if self.device.type != "cuda":
             return float("inf")
         torch.cuda.empty_cache()
-        return SHARE * torch.cuda.mem_get_info(self.device)[0]
+        return MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0]
 
-    def _place(self, rounded: Shard, first: int, last: int) -> Piece:
-        """A piece where it will live: on the device, or in page-locked memory that the device can copy from."""
+    def _place(self, rounded: Shard, first: int, last: int) -> Chunk:
+        """A chunk where it is kept: on the device, or in page-locked memory that the device can copy from."""
         patients = kernel.slice_chunk(rounded, self.weights, self.norms, first, last, self.scale)
         visits = slice(int(self.shard.offsets[first]), int(self.shard.offsets[last]))
         home = "cpu" if self.streaming else self.device
-        courses = kernel.new_chunk_state(visits.stop - visits.start, last - first, self.rank, home)
+        state = kernel.new_chunk_state(visits.stop - visits.start, last - first, self.rank, home)
         if self.streaming:
-            return Piece(first, last, visits, self._pinned(patients), None, self._pinned(courses))
+            return Chunk(first, last, visits, self._pin(patients), None, self._pin(state))
         patients = kernel.ChunkData(*(part.to(self.device) for part in patients))
-        return Piece(first, last, visits, patients, kernel.feature_major(patients, self.n_features), courses)
+        return Chunk(first, last, visits, patients, kernel.feature_major(patients, self.n_features), state)
 
-    def _pinned(self, parts: Any) -> Any:
+    def _pin(self, parts: Any) -> Any:
         return type(parts)(*(part.pin_memory() for part in parts)) if self.device.type == "cuda" else parts
 
     def _pass(
-        self, *, read: bool = True, before: bool = True, turned: bool = False, swap: bool = False
-    ) -> Iterator[Piece]:
-        """Every piece on the device, in order; what is done to its courses there is kept, swapped where they move.
+        self, *, read: bool = True, read_prev: bool = True, by_feature: bool = False, swap: bool = False
+    ) -> Iterator[Chunk]:
+        """Every chunk on the device, in order; changes to its state are kept, with U and U_prev swapped on request.
 
-        `read` and `before` say whether the courses now and before are needed as they were.
+        `read` and `read_prev` say whether the contents of U and U_prev are needed.
         """
         if not self.streaming:
-            yield from self.pieces
+            yield from self.chunks
         else:
-            yield from self._stream(read, before and read, turned, swap)
+            yield from self._stream(read, read_prev and read, by_feature, swap)
         if swap:
-            self._placed = [swapped(piece) for piece in self.pieces]
+            self._placed = [chunk.swapped() for chunk in self.chunks]
 
-    def _stream(self, read: bool, before: bool, turned: bool, swap: bool) -> Iterator[Piece]:
-        """Pieces in turn: while one is worked on, the next is on its way in and the one before on its way out."""
-        coming, going = Side(self.device), Side(self.device)
-        waiting: list[Callable[[], None]] = []
-        upcoming = self._upload(self.pieces[0], read, before, coming) if self.pieces else None
-        for n, home in enumerate(self.pieces):
-            assert upcoming is not None
-            coming.join()
-            piece = upcoming
-            if len(waiting) >= IN_FLIGHT - 1:
-                waiting.pop(0)()
-            upcoming = (
-                self._upload(self.pieces[n + 1], read, before, coming) if n + 1 < len(self.pieces) else None
+    def _stream(self, read: bool, read_prev: bool, by_feature: bool, swap: bool) -> Iterator[Chunk]:
+        """Chunks in turn: while one is computed, the next is uploaded and the previous one downloaded."""
+        uploads, downloads = CopyStream(self.device), CopyStream(self.device)
+        pending: list[Callable[[], None]] = []
+        following = self._upload(self.chunks[0], read, read_prev, uploads) if self.chunks else None
+        for n, home in enumerate(self.chunks):
+            assert following is not None
+            uploads.wait_for_copies()
+            chunk = following
+            if len(pending) >= CHUNKS_IN_FLIGHT - 1:
+                pending.pop(0)()
+            following = (
+                self._upload(self.chunks[n + 1], read, read_prev, uploads)
+                if n + 1 < len(self.chunks)
+                else None
             )
-            if turned:
-                piece = piece._replace(turned=kernel.feature_major(piece.patients, self.n_features))
-            yield piece
-            going.follow()
-            with going.beside():
-                moved = (
-                    (home.courses.U_prev, piece.courses.U_prev) if swap else (home.courses.U, piece.courses.U)
-                )
-                for to, of in (moved, (home.courses.passive, piece.courses.passive)):
-                    to.copy_(of, non_blocking=True)
-                    going.hold(of)
-            waiting.append(going.mark())
-        for done in waiting:
-            done()
+            if by_feature:
+                chunk = chunk._replace(features=kernel.feature_major(chunk.patients, self.n_features))
+            yield chunk
+            downloads.wait_for_compute()
+            with downloads.active():
+                changed = (home.state.U_prev, chunk.state.U_prev) if swap else (home.state.U, chunk.state.U)
+                for target, source in (changed, (home.state.passive, chunk.state.passive)):
+                    target.copy_(source, non_blocking=True)
+                    downloads.hold(source)
+            pending.append(downloads.synchronizer())
+        for synchronize in pending:
+            synchronize()
 
-    def _upload(self, home: Piece, read: bool, before: bool, side: "Side") -> Piece:
+    def _upload(self, home: Chunk, read: bool, read_prev: bool, stream: "CopyStream") -> Chunk:
         import torch
 
-        def fetch(part: Any, wanted: bool = True) -> Any:
-            there = torch.empty(part.shape, dtype=part.dtype, device=self.device)
-            if wanted:
-                there.copy_(part, non_blocking=True)
-            return there
+        def upload(part: Any, copy: bool = True) -> Any:
+            tensor = torch.empty(part.shape, dtype=part.dtype, device=self.device)
+            if copy:
+                tensor.copy_(part, non_blocking=True)
+            return tensor
 
-        with side.beside():
-            patients = kernel.ChunkData(*(fetch(part) for part in home.patients))
-            now, other, passive = home.courses
-            courses = kernel.ChunkState(fetch(now, read), fetch(other, before), fetch(passive))
-        side.hand_over(*patients, *courses)
-        return home._replace(patients=patients, courses=courses)
+        with stream.active():
+            patients = kernel.ChunkData(*(upload(part) for part in home.patients))
+            U, U_prev, passive = home.state
+            state = kernel.ChunkState(upload(U, read), upload(U_prev, read_prev), upload(passive))
+        stream.hand_over(*patients, *state)
+        return home._replace(patients=patients, state=state)
 
 
-class Side:
-    """A stream of copies beside the one that computes; on the CPU, where tests run, nothing is beside anything."""
+def state_parts(chunk: Chunk) -> list[tuple[str, slice, Any]]:
+    """Name, rows in the cohort and tensor of what a chunk keeps from one step to the next."""
+    patients = slice(chunk.first, chunk.last)
+    U, U_prev, passive = chunk.state
+    return [("U", chunk.visits, U), ("U_prev", chunk.visits, U_prev), ("passive", patients, passive)]
+
+
+class CopyStream:
+    """A CUDA stream for copies, concurrent with the one that computes; stream operations are no-ops on the CPU."""
 
     def __init__(self, device: Any) -> None:
         import torch
 
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def beside(self) -> AbstractContextManager[object]:
+    def active(self) -> AbstractContextManager[object]:
         import torch
 
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
-    def join(self) -> None:
-        """What is computed from here on sees what was copied."""
+    def wait_for_copies(self) -> None:
+        """Computation from here on waits for the copies so far."""
         import torch
 
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
 
-    def follow(self) -> None:
-        """What is copied from here on sees what was computed."""
+    def wait_for_compute(self) -> None:
+        """Copies from here on wait for the computation so far."""
         import torch
 
         if self.stream is not None:
@@ -329,7 +399,7 @@ class Side:
             for tensor in tensors:
                 tensor.record_stream(torch.cuda.current_stream())
 
-    def mark(self) -> Callable[[], None]:
+    def synchronizer(self) -> Callable[[], None]:
         """A call that waits until everything copied so far is there."""
         import torch
 
@@ -341,72 +411,67 @@ class Side:
 
 
 def download(source: Any, target: Array) -> None:
-    """From the device into ordinary memory, by way of page-locked buffers: several times as fast as directly."""
+    """Copy from the device into pageable memory through page-locked buffers: several times faster than directly."""
     import torch
 
     if source.device.type != "cuda":
         torch.from_numpy(target).copy_(source)
         return
-    rows = max(1, CHUNK // max(1, target.shape[1]))
+    rows = max(1, BUFFER_ITEMS // max(1, target.shape[1]))
 
-    def fetch(first: int) -> None:
+    def copy(first: int) -> None:
         part = source[first : first + rows]
         buffer = torch.empty(part.shape, dtype=part.dtype, pin_memory=True)
         buffer.copy_(part)
         target[first : first + rows] = buffer.numpy()
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(fetch, range(0, len(target), rows)))
+    with ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+        list(pool.map(copy, range(0, len(target), rows)))
 
 
-def swapped(piece: Piece) -> Piece:
-    now, other, passive = piece.courses
-    return piece._replace(courses=kernel.ChunkState(other, now, passive))
-
-
-def in_units(data: Array, scale: float) -> Array:
+def to_float32(data: Array, scale: float) -> Array:
     if scale == 1.0 and data.dtype == np.float32:
         return data
     return np.multiply(data, 1 / scale, dtype=data.dtype).astype(np.float32, copy=False)
 
 
-def gib_of(setting: str) -> float:
+def parse_gib(setting: str) -> float:
     try:
         return float(setting)
     except ValueError:
-        raise InputError(f"{MEMORY_SETTING} must be a number of GiB: set it to one, or unset it.") from None
+        raise InputError(f"{MEMORY_VARIABLE} must be a number of GiB: set it to one, or unset it.") from None
 
 
-def bytes_of_visits(shard: Shard, rank: int) -> float:
-    """Bytes on the device for each visit, entries and static features included, while it is worked on."""
+def visit_bytes(shard: Shard, rank: int) -> float:
+    """Bytes on the device per visit, with its entries and static features, while it is processed."""
     visits, K = max(1, int(shard.offsets[-1])), len(shard.offsets) - 1
     entries = len(shard.data) / visits
     patients = K / visits * 8 * (5 * rank + shard.static.shape[1] + 8)
-    return 12 * rank + 4 + entries * (16 + SORTING) + patients
+    return 12 * rank + 4 + entries * (16 + SORT_BYTES) + patients
 
 
-def bytes_resident(shard: Shard, rank: int) -> int:
-    """Bytes for all patients on the device at once, with one piece's room to work in."""
+def resident_bytes(shard: Shard, rank: int) -> int:
+    """Bytes for all patients on the device at once, with scratch for one chunk."""
     visits, K = int(shard.offsets[-1]), len(shard.offsets) - 1
     patients = K * 8 * (shard.static.shape[1] + rank // 32 + 4)
-    at_work = min(visits, kernel.CHUNK_VISITS) * bytes_of_visits(shard, rank)
-    return int(visits * (8 * rank + 4) + 16 * len(shard.data) + patients + at_work) + base_bytes(rank)
+    scratch = min(visits, kernel.CHUNK_VISITS) * visit_bytes(shard, rank)
+    return int(visits * (8 * rank + 4) + 16 * len(shard.data) + patients + scratch) + base_bytes(rank)
 
 
 def base_bytes(rank: int) -> int:
-    """What the blocks take for themselves, whatever the cohort."""
+    """Bytes that the thread blocks need whatever the cohort."""
     return 2**26 + 2200 * 8 * 3 * rank**2
 
 
-def visits_of_a_piece(shard: Shard, rank: int, allowed: float) -> int:
-    """How many visits a streamed piece may have; refuses where not even the longest history fits."""
-    each = (IN_FLIGHT + 1) * bytes_of_visits(shard, rank)
+def streamed_visits(shard: Shard, rank: int, allowed: float) -> int:
+    """The maximum number of visits of a streamed chunk; refused if not even the longest history fits."""
+    each = (CHUNKS_IN_FLIGHT + 1) * visit_bytes(shard, rank)
     longest = int(np.diff(shard.offsets).max(initial=1))
-    most = int(min((allowed - base_bytes(rank)) / each, kernel.CHUNK_VISITS))
-    if most < longest:
+    max_visits = int(min((allowed - base_bytes(rank)) / each, kernel.CHUNK_VISITS))
+    if max_visits < longest:
         needed = (base_bytes(rank) + longest * each) / 2**30
         raise InputError(
-            f"The GPU has {allowed / 2**30:.2f} GiB to give and at least {needed:.2f} GiB are needed: free some of it, "
+            f"The GPU has {allowed / 2**30:.2f} GiB free and at least {needed:.2f} GiB are needed: free some of it, "
             'fit fewer phenotypes, or use device="cpu".'
         )
-    return most
+    return max_visits

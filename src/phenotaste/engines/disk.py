@@ -1,4 +1,4 @@
-"""The patient step on cohorts larger than memory: courses in memory-mapped files, pages dropped behind the work."""
+"""The patient step on cohorts larger than memory: U in memory-mapped files, pages evicted after use."""
 
 import hashlib
 import os
@@ -8,99 +8,96 @@ import shutil
 from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import finalize
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from phenotaste.core.init import NMF_PATIENTS
-from phenotaste.core.kernels.driver import cross_product_gaps
 from phenotaste.core.kernels.simd import whole
-from phenotaste.core.loop import Mark
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
-from phenotaste.engines.cuda import Figures
-from phenotaste.engines.threads import (
-    PIECE_VISITS,
-    REBUILD_PASSES,
-    REBUILD_TOL,
-    Threads,
-    number_of_blocks,
-    piece_edges,
-)
+from phenotaste.engines.base import REBUILD_ITERATIONS, REBUILD_TOL, Engine, Snapshot
+from phenotaste.engines.partition import CHUNK_VISITS, chunk_edges, number_of_blocks
+from phenotaste.engines.threads import ThreadSession
 from phenotaste.errors import InputError
 from phenotaste.runs.resources import available_cores
 from phenotaste.storage import mapped
 
-PROGRAM = 450 * 10**6  # measured: this program with its libraries and compiled kernels, before any patient
-BARE_PROGRAM = 250 * 10**6  # measured: the same before the kernels are loaded, which is when a start is drawn
-NMF_ENTRY_BYTES = 70  # measured: for each entry of the patients that an NMF start looks at
-SLACK = 64 * 10**6  # the start's sample, and what a disk brings between two looks at the memory
-BETWEEN_LOOKS = 128 * 10**6  # measured: up to 100 MB came from the system's cache before anybody could look
+# Bytes, measured.
+PROCESS_BYTES = 450 * 10**6  # this program with its libraries and compiled kernels, before any patient
+BARE_PROCESS_BYTES = 250 * 10**6  # the same before the kernels are loaded, which is when V is initialised
+NMF_ENTRY_BYTES = 70  # for each entry of the patients that an NMF initialisation samples
 PATIENT_BYTES = 64  # weights, norms, offsets and short-lived copies of them
-SMALLEST_PIECE = 512  # visits: smaller ones cost more calls than they save memory
-AT_ONCE = 3  # pieces of a thread in memory: the last on its way out, the one at work, the next on its way in
-CHAPTER_VISITS = 2**20  # courses are checked, and where they are torn rebuilt, by so many visits
-COURSES = re.compile(r"courses-[0-9a-f]{16}\.bin")
+RESERVE_BYTES = 64 * 10**6  # the initialisation's sample, and what is paged in between two memory checks
+PAGE_CACHE_BYTES = 128 * 10**6  # up to 100 MB came from the system's cache between two memory checks
+
+MIN_CHUNK_VISITS = 512  # smaller chunks cost more calls than they save memory
+CHUNKS_IN_MEMORY = 3  # per thread: one being evicted, one being processed, one being prefetched
+CHECKSUM_VISITS = 2**20  # U is verified, and rebuilt where it is damaged, in chunks of this many visits
+COURSES_FILE = re.compile(r"courses-[0-9a-f]{16}\.bin")
 
 
-class Disk:
-    """`TASTE(engine=Disk("work", memory="4GB"))`: a fit within so much memory, bit for bit what it is without.
+class DiskEngine(Engine):
+    """Threads with a memory limit: U lies in memory-mapped files. The result is the same, to the bit.
 
     Parameters
     ----------
-    work : folder for the courses, which are about patients: only you can read it. Made if it is not there.
-    memory : what the process may hold, such as "4GB"; too little is refused with what is needed.
-    checkpoint : `phenotaste.engines.checkpoint.Checkpoint`, to go on after an interruption; its folder must be `work`.
+    work : folder for U, which is patient data: readable by its owner only. Created if it does not exist.
+    memory : limit for the resident memory of the process, such as "4GB"; an insufficient limit is refused.
 
     Examples
     --------
     >>> from phenotaste import TASTE, simulate
-    >>> from phenotaste.engines.disk import Disk
+    >>> from phenotaste.engines import DiskEngine
     >>> cohort, truth = simulate.recovery(n_patients=20)
-    >>> here = TASTE(rank=4, max_iter=5, random_state=0).fit(cohort)
-    >>> there = TASTE(rank=4, max_iter=5, random_state=0, engine=Disk("work", memory="2GB")).fit(cohort)
-    >>> bool((there.W_ == here.W_).all())
+    >>> in_memory = TASTE(rank=4, max_iter=5, random_state=0).fit(cohort)
+    >>> on_disk = TASTE(rank=4, max_iter=5, random_state=0, engine=DiskEngine("work", memory="2GB")).fit(cohort)
+    >>> bool((on_disk.W_ == in_memory.W_).all())
     True
     """
 
-    def __init__(
-        self, work: str | os.PathLike[str], memory: str | int = "4GB", checkpoint: Any = None
-    ) -> None:
-        self.work, self.memory, self.checkpoint = work, memory, checkpoint
+    def __init__(self, work: str | os.PathLike[str], memory: str | int = "4GB") -> None:
+        self.work, self.memory = work, memory
 
-    def around(self) -> AbstractContextManager[None]:
-        """What holds from before the cohort is looked at until the model is fitted."""
+    def __repr__(self) -> str:
+        return f"DiskEngine({os.fspath(self.work)!r}, memory={self.memory!r})"
+
+    def memory_limit(self) -> AbstractContextManager[None]:
         memory = mapped.parse_bytes(self.memory)
-        return mapped.evict_above(max(memory - BETWEEN_LOOKS, int(0.8 * memory)))
+        return mapped.evict_above(max(memory - PAGE_CACHE_BYTES, int(0.8 * memory)))
 
-    def room(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array that needs no memory."""
+    def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         return mapped.create_mapped(shape, dtype, self._folder())
 
     def open(
         self,
-        cohort: Any,
-        aligned: Any,
+        shard: Shard,
         weights: Weights,
         rank: int,
+        n_features: int,
         *,
-        exact: bool,
-        dtype: str,
-        n_jobs: int | None,
-    ) -> "OnDisk":
-        shard, threads = aligned.shard, n_jobs or available_cores()
-        work = Work.of(
-            shard.offsets, cohort.visits, shard.static.shape[1], rank, np.dtype(dtype).itemsize, threads
+        exact: bool = False,
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+    ) -> "DiskSession":
+        threads = n_jobs or available_cores()
+        size = FitSize.of(
+            shard.offsets,
+            shard.data.nbytes + shard.indices.nbytes,
+            (n_features, shard.static.shape[1]),
+            rank,
+            np.dtype(dtype).itemsize,
+            threads,
         )
         folder, memory = self._folder(), mapped.parse_bytes(self.memory)
-        mapped.evict_all()  # what the cohort's checks brought in does not count
+        mapped.evict_all()  # pages that validating the cohort brought in
         try:
-            work.visits_of_a_piece(memory)
+            size.check_memory(memory)
         except InputError:
             remove_if_empty(folder)
             raise
-        files = Files(folder, self.checkpoint is not None)
-        return OnDisk(files, work, memory, shard, weights, rank, exact=exact, dtype=dtype, n_jobs=threads)
+        return DiskSession(CoursesFiles(folder), size, memory, shard, weights, np.dtype(dtype), exact)
 
     def _folder(self) -> Path:
         folder = Path(self.work)
@@ -109,138 +106,151 @@ class Disk:
         except OSError as error:
             reason = (error.strerror or "the system refused").lower()
             raise InputError(
-                f"{folder} cannot be used to work in: {reason}; choose another folder."
+                f"{folder} cannot be used as work folder: {reason}; choose another one."
             ) from None
         return folder
 
 
-class Work(NamedTuple):
+class FitSize(NamedTuple):
     """The size of a fit, and what it needs in memory and on disk."""
 
     patients: int
     visits: int
     longest: int  # visits of one patient
-    a_visit: float  # bytes: its entries and its courses, now and before
-    columns: int  # temporal and static
+    visit_bytes: float  # its entries, and its rows of U and U_prev
+    n_features: int
+    n_static: int
     rank: int
     itemsize: int
     threads: int
 
     @classmethod
     def of(
-        cls, offsets: Array, entries: Any, n_static: int, rank: int, itemsize: int, threads: int
-    ) -> "Work":
-        """From the offsets of the patients and their visits as CSR."""
+        cls,
+        offsets: Array,
+        entry_bytes: int,
+        columns: tuple[int, int],
+        rank: int,
+        itemsize: int,
+        threads: int,
+    ) -> "FitSize":
+        """`entry_bytes` are the bytes of all entries, `columns` the numbers of temporal and static features."""
         K, visits = len(offsets) - 1, max(int(offsets[-1]), 1)
-        data = len(entries.data) * (entries.data.itemsize + entries.indices.itemsize) + 8 * K * n_static
         longest = int(np.diff(offsets).max(initial=1))
-        a_visit = 2 * rank * itemsize + 8 + data / visits
-        return cls(K, visits, longest, a_visit, entries.shape[1] + n_static, rank, itemsize, threads)
+        visit_bytes = 2 * rank * itemsize + 8 + (entry_bytes + 8 * K * columns[1]) / visits
+        return cls(K, visits, longest, visit_bytes, *columns, rank, itemsize, threads)
 
-    def beside_pieces(self) -> int:
-        """What a fit holds however small its pieces are."""
-        R = whole(self.rank)
-        blocks = number_of_blocks(self.visits, self.columns, self.rank)
-        sums = blocks * 8 * R * (self.columns + 4 * R + 1)
-        desks = self.threads * 8 * R * (8 * self.longest + 24 * R)
-        program = max(mapped.resident_bytes(), PROGRAM)
-        return program + PATIENT_BYTES * self.patients + sums + desks + SLACK
+    def fixed_bytes(self) -> int:
+        """Memory that a fit needs whatever the size of its chunks."""
+        R, columns = whole(self.rank), self.n_features + self.n_static
+        sums = number_of_blocks(self.visits, columns, self.rank) * 8 * R * (columns + 4 * R + 1)
+        scratch = self.threads * 8 * R * (8 * self.longest + 24 * R)
+        process = max(mapped.resident_bytes(), PROCESS_BYTES)
+        return process + PATIENT_BYTES * self.patients + sums + scratch + RESERVE_BYTES
 
-    def pieces(self, visits: int) -> int:
-        """What pieces of so many visits hold."""
-        return int(AT_ONCE * self.threads * self.a_visit * visits)
+    def chunk_bytes(self, visits: int) -> int:
+        """Memory for chunks of this many visits on all threads."""
+        return int(CHUNKS_IN_MEMORY * self.threads * self.visit_bytes * visits)
 
-    def least_memory(self) -> int:
-        return self.beside_pieces() + self.pieces(max(SMALLEST_PIECE, self.longest))
+    def min_memory(self) -> int:
+        return self.fixed_bytes() + self.chunk_bytes(max(MIN_CHUNK_VISITS, self.longest))
 
-    def visits_of_a_piece(self, memory: int) -> int:
-        """How many visits a thread may have in memory at a time; too little memory is refused."""
-        if memory < self.least_memory():
+    def check_memory(self, memory: int) -> None:
+        if memory < self.min_memory():
             raise InputError(
                 f"{mapped.format_bytes(memory)} of memory is too little for this fit: "
-                f"allow it at least {mapped.format_bytes(self.least_memory())}, or use fewer threads."
+                f"allow it at least {mapped.format_bytes(self.min_memory())}, or use fewer threads."
             )
-        room = (memory - self.beside_pieces()) // self.pieces(1)
-        return min(room, PIECE_VISITS)
 
-    def disk(self, n_starts: int, *, checkpoints: bool) -> int:
-        """Bytes of the files: courses now and before, twice so with checkpoints, once more for the best start."""
-        copies = 2 + (2 if checkpoints else 0) + (1 if n_starts > 1 else 0)
-        scores = self.patients * 8 * (self.rank + 3) * (2 if n_starts > 1 else 1)
+    def chunk_visits(self, memory: int) -> int:
+        """The number of visits that a thread may hold in memory at a time."""
+        return min((memory - self.fixed_bytes()) // self.chunk_bytes(1), CHUNK_VISITS)
+
+    def disk(self, n_init: int, *, checkpoints: bool) -> int:
+        """Bytes of files: U and U_prev, both again with checkpoints, and U of the best of several starts."""
+        copies = 2 + (2 if checkpoints else 0) + (1 if n_init > 1 else 0)
+        scores = self.patients * 8 * (self.rank + 5) * (2 if n_init > 1 else 1)
         return copies * self.visits * self.rank * self.itemsize + scores + 8 * self.visits
 
 
-class Files:
-    """Files of courses in the work folder. One goes when its array does, unless a checkpoint has it."""
+class CoursesFiles:
+    """Files of U in the work folder. A file is removed with its array, unless a snapshot holds it."""
 
-    def __init__(self, folder: Path, named: bool) -> None:
-        self.folder, self.named = folder, named
-        self.held: dict[str, int] = {}  # names that checkpoints have, and how many
-        self.alive: dict[int, str] = {}  # of arrays in use, by address
-        self.closing = False  # the folder goes with its last file
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.named = False  # files keep a name, so that another process can find them
+        self._holds: dict[str, int] = {}  # number of snapshots that hold each file
+        self._in_use: dict[int, str] = {}  # files of arrays in use, by address
+        self._closed = False
 
-    def new(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def create(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         name = f"courses-{secrets.token_hex(8)}.bin" if self.named else None
         array = mapped.create_mapped(shape, dtype, self.folder, name)
-        return array if name is None else self._known(array, name)
+        return array if name is None else self._register(array, name)
 
-    def again(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array | None:
-        """The file of a checkpoint, or None where it is not what it was."""
+    def reopen(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array | None:
+        """The file of a snapshot, or None if it is missing or has another size."""
         path = self.folder / name
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if (
-            not COURSES.fullmatch(name)
+            not COURSES_FILE.fullmatch(name)
             or path.is_symlink()
             or not path.is_file()
             or path.stat().st_size != size
         ):
             return None
-        self.held.setdefault(name, 1)
-        return self._known(mapped.open_mapped(path, shape, dtype), name)
+        self.hold(name)
+        return self._register(mapped.open_mapped(path, shape, dtype), name)
 
-    def sweep(self) -> None:
-        """Remove what an earlier process left, unless a checkpoint has it."""
+    def remove_stale(self) -> None:
+        """Remove files of earlier processes that no snapshot holds."""
         for path in self.folder.iterdir():
-            if COURSES.fullmatch(path.name) and path.name not in {*self.held, *self.alive.values()}:
+            if COURSES_FILE.fullmatch(path.name) and path.name not in {*self._holds, *self._in_use.values()}:
                 path.unlink()
 
     def name_of(self, array: Array | None) -> str | None:
-        return None if array is None else self.alive.get(mapped.data_address(array))
+        return None if array is None else self._in_use.get(mapped.data_address(array))
 
     def is_held(self, array: Array | None) -> bool:
-        return self.name_of(array) in self.held
+        return self.name_of(array) in self._holds
 
     def hold(self, name: str) -> None:
-        self.held[name] = self.held.get(name, 0) + 1
+        self._holds[name] = self._holds.get(name, 0) + 1
 
     def release(self, name: str) -> None:
-        left = self.held.pop(name, 0) - 1
+        left = self._holds.pop(name, 0) - 1
         if left > 0:
-            self.held[name] = left
-        elif name not in self.alive.values():
+            self._holds[name] = left
+        elif self._closed or name not in self._in_use.values():
             self._remove(name)
 
-    def _known(self, array: Array, name: str) -> Array:
-        if array.base is None:  # no visits at all
+    def close(self) -> None:
+        """Remove all files that no snapshot holds, and the folder with its last file.
+
+        An array whose file is removed stays usable: the system frees the space when the array is.
+        """
+        self._closed = True
+        for name in {*self._in_use.values()} - {*self._holds}:
+            self._remove(name)
+        remove_if_empty(self.folder)
+
+    def _register(self, array: Array, name: str) -> Array:
+        if array.base is None:  # no visits
             return array
-        place = mapped.data_address(array)
-        self.alive[place] = name
-        finalize(array.base, self._gone, place)
+        address = mapped.data_address(array)
+        self._in_use[address] = name
+        finalize(array.base, self._on_freed, address)
         return array
 
-    def _gone(self, place: int) -> None:
-        name = self.alive.pop(place)
-        if name not in self.held:
+    def _on_freed(self, address: int) -> None:
+        name = self._in_use.pop(address)
+        if name not in self._holds:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
-        if self.closing:
-            self.close()
-
-    def close(self) -> None:
-        self.closing = True
-        remove_if_empty(self.folder)
+        if self._closed:
+            remove_if_empty(self.folder)
 
 
 def remove_if_empty(folder: Path) -> None:
@@ -248,189 +258,189 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-class OnDisk(Threads):
-    """Threads whose courses, scores and losses lie in files; their pages go when the work has passed them."""
+class DiskSession(ThreadSession):
+    """Threads whose U, scores and losses lie in files; pages are evicted after use."""
 
     def __init__(
-        self, files: Files, work: Work, memory: int, shard: Shard, weights: Weights, rank: int, **options: Any
+        self,
+        files: CoursesFiles,
+        size: FitSize,
+        memory: int,
+        shard: Shard,
+        weights: Weights,
+        dtype: np.dtype[np.floating],
+        exact: bool,
     ) -> None:
-        self.files, self.work, self.memory = files, work, memory
-        self.piece_visits = work.visits_of_a_piece(memory)
-        self._shape = (int(shard.offsets[-1]), rank), np.dtype(options["dtype"])
-        self._lost: Array | None = None  # chapters that could not be restored
-        super().__init__(shard, weights, rank, courses=np.zeros((0, rank), options["dtype"]), **options)
-        self._of_patients: list[Array] = []  # what `score` writes
-        self._spare: list[Array] = []  # room for that
-        self._handed_out = True  # there are no courses yet
+        self.files, self.size, self.memory = files, size, memory
+        self.chunk_visits = size.chunk_visits(memory)
+        self._shape, self._dtype = (int(shard.offsets[-1]), size.rank), dtype
+        self._damaged: Array | None = None  # checksum chunks that could not be restored
+        no_U = np.zeros((0, size.rank), dtype)
+        super().__init__(shard, weights, no_U, size.n_features, exact=exact, n_jobs=size.threads)
+        self._score_arrays: list[Array] = []  # that `score` is writing
+        self._reserved: list[Array] = []  # files for them, created before the fit
+        self._U_returned = True  # there is no U yet
 
-    def check_start(self, kind: str) -> None:
-        """Refuse at once a start that the memory could not hold."""
-        sampled = NMF_ENTRY_BYTES * len(self.shard.data) * min(1.0, NMF_PATIENTS / max(self.work.patients, 1))
-        if kind == "nmf" and BARE_PROGRAM + sampled > self.memory:
+    def check_init_memory(self, init: str) -> None:
+        sampled = min(1.0, NMF_PATIENTS / max(self.size.patients, 1)) * len(self.shard.data)
+        needed = BARE_PROCESS_BYTES + NMF_ENTRY_BYTES * sampled
+        if init == "nmf" and needed > self.memory:
             raise InputError(
-                f"The NMF start of this fit needs {mapped.format_bytes(BARE_PROGRAM + sampled)} of memory: "
-                'allow it that, or use init="random".'
+                f"The NMF initialisation of this fit needs {mapped.format_bytes(needed)} of memory: allow it that, "
+                'or use init="random".'
             )
 
-    def reserve(self, n_starts: int) -> None:
-        """Refuse at once what the disk could not hold later."""
-        needed = self.work.disk(n_starts, checkpoints=self.files.named)
+    def check_disk(self, n_init: int) -> None:
+        needed = self.size.disk(n_init, checkpoints=self.files.named)
         free = shutil.disk_usage(self.files.folder).free
         if needed > free:
             raise InputError(
                 f"{self.files.folder} has {mapped.format_bytes(free)} left and the courses need "
-                f"{mapped.format_bytes(needed)}: free some of the disk, or work elsewhere."
+                f"{mapped.format_bytes(needed)}: free some space, or choose another work folder."
             )
-        # A fit that has come to its end shall not fail for want of them.
-        K = len(self.shard.offsets) - 1
-        self._spare = [self._empty(K, self.rank), self._empty(K, 3), self._empty(K, 3)]
+        # Created now, so that a fit does not fail at its end for want of space.
+        K = self.n_patients
+        self._reserved = [self._allocate(*shape) for shape in ((K, self.rank), (K, 3), (K,), (K,))]
 
-    def step(self, model: Model, reach: float = 0.0) -> Sums:
-        kept = self.previous
-        if kept is not None and self.files.is_held(kept):
-            self.previous = self._room_for_courses()  # a checkpoint needs the old ones as they are
-            if reach > 0:
-                self._copy(kept, self.previous)
-        return super().step(model, reach)
+    def step(self, model: Model, beta: float = 0.0) -> Sums:
+        previous = self.U_prev
+        if previous is not None and self.files.is_held(previous):
+            self.U_prev = self._new_U()  # a snapshot needs the old file unchanged
+            if beta > 0:
+                self._copy(previous, self.U_prev)
+        return super().step(model, beta)
 
     def score(self, model: Model, W: Array | None = None) -> Scored:
-        self._of_patients = []
+        self._score_arrays = []
         try:
             return super().score(model, W)
         finally:
-            self._of_patients = []
+            self._score_arrays = []
 
-    def measure(self, model: Model, patients: Scored, counted: Array) -> Figures:
-        """What `metrics.rmse` and `metrics.cpi` look at, to the bit, without holding it."""
-        weights, courses = self.weights, self.courses
-        self.weights, self.courses = Weights(1.0, weights.mu), patients.U
-        try:
-            visits, static, _ = self.score(model, patients.W).loss.sum(axis=0)
-        finally:
-            self.weights, self.courses = weights, courses
-        gaps, HH, offsets = np.empty(len(counted)), model.H.T @ model.H, self.shard.offsets
-        for first, last in pairwise(self._edges(self.piece_visits)):
-            rows = slice(offsets[first], offsets[last])
-            here = offsets[first : last + 1] - rows.start
-            here.flags.writeable = False  # as they are elsewhere, so that nothing is compiled again
-            cross_product_gaps(here, patients.U[rows], HH, gaps[first:last])
-            mapped.evict(patients.U[rows])
-        return Figures(float(visits), float(static), float(gaps[counted].sum()))
+    def enable_snapshots(self, owner: str) -> None:
+        """Files keep their names from here on, so that a later process finds them."""
+        self.files.named = True
 
-    def mark(self) -> Mark:
-        """The names of the files, with a checksum for every chapter of them."""
-        token: dict[str, Any] = {}
-        for role, array in (
-            ("courses", self.courses),
-            ("previous", None if self._handed_out else self.previous),
-        ):
+    def snapshot(self) -> Snapshot:
+        """The names of the files, with a checksum of every chunk."""
+        token: dict[str, object] = {}
+        for role, array in (("U", self.U), ("U_prev", None if self._U_returned else self.U_prev)):
             name = self.files.name_of(array)
             if array is not None and name is not None:
                 mapped.flush(array)
-                token[role] = {"name": name, "sha256": self._digests(array)}
+                token[role] = {"name": name, "sha256": self._checksums(array)}
                 self.files.hold(name)
-        return Mark(token, {})
+        return Snapshot(token, {})
 
-    def restore(self, mark: Mark) -> bool:
-        self.previous, self._handed_out, chapters = None, False, self._edges(CHAPTER_VISITS)
-        self._lost = np.zeros(len(chapters) - 1, bool)
-        for role, entry in mark.token.items():
-            found = self.files.again(str(entry["name"]), *self._shape)
-            if found is None:
-                self._lost[:] = True
+    def restore(self, snapshot: Snapshot) -> bool:
+        self._damaged = np.zeros(len(self._edges(CHECKSUM_VISITS)) - 1, bool)
+        arrays: dict[str, Array] = {}
+        for role, name, checksums in file_entries(snapshot):
+            array = self.files.reopen(name, self._shape, self._dtype)
+            if array is None:
+                self._damaged[:] = True
                 continue
-            wrong = [
-                mine != theirs for mine, theirs in zip(self._digests(found), entry["sha256"], strict=True)
-            ]
-            self._lost |= np.array(wrong, bool)
-            setattr(self, role, found)
-        return not self._lost.any()
+            changed = [now != then for now, then in zip(self._checksums(array), checksums, strict=True)]
+            self._damaged |= np.array(changed, bool)
+            arrays[role] = array
+        self.U_prev, self._U_returned = arrays.get("U_prev"), False
+        self.U = arrays.get("U", self.U)
+        return not self._damaged.any()
 
     def rebuild(self, model: Model) -> None:
-        """Lost chapters by projection; the rest of the courses is copied, for a checkpoint may need it as it is."""
-        assert self._lost is not None
-        lost, starts = self._lost, self._edges(CHAPTER_VISITS)[:-1]
-        old = None if lost.all() else self.courses
-        self.courses, self.previous, self._handed_out = self._room_for_courses(), None, False
-        if old is not None:
-            self._copy(old, self.courses)
+        """Project the damaged chunks; the others are copied, since a snapshot may need their file unchanged."""
+        assert self._damaged is not None
+        damaged, starts = self._damaged, self._edges(CHECKSUM_VISITS)[:-1]
+        restored = None if damaged.all() else self.U
+        self.U, self.U_prev, self._U_returned = self._new_U(), None, False
+        if restored is not None:
+            self._copy(restored, self.U)
 
-        def wanted(first: int, last: int) -> bool:
-            touched = slice(
-                np.searchsorted(starts, first, "right") - 1, np.searchsorted(starts, last, "left")
-            )
-            return bool(lost[touched].any())
+        def is_damaged(first: int, last: int) -> bool:
+            first_chunk = np.searchsorted(starts, first, "right") - 1
+            return bool(damaged[first_chunk : np.searchsorted(starts, last, "left")].any())
 
-        self._project(model, REBUILD_TOL, REBUILD_PASSES, wanted)
+        self._project(model, REBUILD_TOL, REBUILD_ITERATIONS, is_damaged)
 
-    def release(self, mark: Mark) -> None:
-        for entry in mark.token.values():
-            self.files.release(str(entry["name"]))
+    def discard(self, snapshot: Snapshot) -> None:
+        for _, name, _ in file_entries(snapshot):
+            self.files.release(name)
 
-    def sweep(self) -> None:
-        """Remove what an earlier process left and no checkpoint has."""
-        self.files.sweep()
+    def remove_stale_files(self) -> None:
+        self.files.remove_stale()
 
     def close(self) -> None:
-        """Let go of all files but those that somebody still has, or a checkpoint; an empty folder goes too."""
-        self.previous = None
-        self.courses, self._handed_out = np.zeros((0, self.rank), self._shape[1]), True
+        """Close all files except those that a caller or a snapshot holds; an empty folder is removed."""
+        super().close()
+        self.U, self.U_prev = np.zeros((0, self.rank), self._dtype), None
+        self._U_returned = True
+        self._reserved = []
         self.files.close()
 
-    def _room_for_courses(self) -> Array:
-        return self.files.new(*self._shape)
+    def _new_U(self) -> Array:
+        return self.files.create(self._shape, self._dtype)
 
-    def _empty(self, *shape: int) -> Array:
-        spare = [n for n, array in enumerate(self._spare) if array.shape == shape]
-        array = (
-            self._spare.pop(spare[0]) if spare else mapped.create_mapped(shape, np.float64, self.files.folder)
-        )
-        self._of_patients.append(array)
+    def _allocate(self, *shape: int) -> Array:
+        reserved = [n for n, array in enumerate(self._reserved) if array.shape == shape]
+        if reserved:
+            array = self._reserved.pop(reserved[0])
+        else:
+            array = mapped.create_mapped(shape, np.float64, self.files.folder)
+        self._score_arrays.append(array)
         return array
 
-    def _ahead(self, first: int, last: int) -> None:
-        for part in self._parts(first, last):
+    def _prefetch(self, first: int, last: int) -> None:
+        for part in self._mapped_parts(first, last):
             mapped.prefetch(part)
 
-    def _behind(self, first: int, last: int) -> None:
-        # Once more for the piece before: what was written then may have reached the disk by now.
-        back = int(np.searchsorted(self.shard.offsets, self.shard.offsets[first] - self.piece_visits))
-        for part in self._parts(min(back, first), last):
+    def _evict(self, first: int, last: int) -> None:
+        # The previous chunk once more: what was dirty then may have reached the disk by now.
+        previous = int(np.searchsorted(self.shard.offsets, self.shard.offsets[first] - self.chunk_visits))
+        for part in self._mapped_parts(min(previous, first), last):
             mapped.evict(part)
 
-    def _parts(self, first: int, last: int) -> list[Array]:
-        """All that lies in files of patients first..last."""
+    def _mapped_parts(self, first: int, last: int) -> list[Array]:
+        """Everything of patients first..last that lies in files."""
         shard = self.shard
         visits = slice(int(shard.offsets[first]), int(shard.offsets[last]))
         entries = slice(int(shard.indptr[visits.start]), int(shard.indptr[visits.stop]))
-        found = [shard.data[entries], shard.indices[entries], shard.indptr[visits], shard.static[first:last]]
-        found += [array[visits] for array in (self.courses, self.previous) if array is not None]
-        return found + [array[first:last] for array in self._of_patients]
+        parts = [shard.data[entries], shard.indices[entries], shard.indptr[visits], shard.static[first:last]]
+        parts += [array[visits] for array in (self.U, self.U_prev) if array is not None]
+        return parts + [array[first:last] for array in self._score_arrays]
 
-    def _copy(self, old: Array, new: Array) -> None:
+    def _copy(self, source: Array, target: Array) -> None:
         offsets = self.shard.offsets
-        for first, last in pairwise(self._edges(self.piece_visits)):
+        for first, last in pairwise(self._edges(self.chunk_visits)):
             rows = slice(offsets[first], offsets[last])
-            new[rows] = old[rows]
-            mapped.evict(old[rows])
-            mapped.evict(new[rows])
+            target[rows] = source[rows]
+            mapped.evict(source[rows])
+            mapped.evict(target[rows])
 
-    def _digests(self, array: Array) -> list[str]:
-        """SHA-256 of every chapter."""
+    def _checksums(self, array: Array) -> list[str]:
+        """SHA-256 of every checksum chunk."""
         offsets = self.shard.offsets
 
-        def digest(first: int, last: int) -> str:
-            found = hashlib.sha256()
-            for one, other in pairwise(piece_edges(offsets, first, last, self.piece_visits).tolist()):
-                part = array[offsets[one] : offsets[other]]
-                found.update(part.reshape(-1).view(np.uint8).data)
+        def checksum(first: int, last: int) -> str:
+            digest = hashlib.sha256()
+            for begin, end in pairwise(chunk_edges(offsets, first, last, self.chunk_visits).tolist()):
+                part = array[offsets[begin] : offsets[end]]
+                digest.update(part.reshape(-1).view(np.uint8).data)
                 mapped.evict(part)
-            return found.hexdigest()
+            return digest.hexdigest()
 
-        edges = self._edges(CHAPTER_VISITS)
-        return list(self._pool.map(digest, edges[:-1], edges[1:]))
+        edges = self._edges(CHECKSUM_VISITS)
+        return list(self._pool.map(checksum, edges[:-1], edges[1:]))
 
-    def _edges(self, most: int) -> list[int]:
-        offsets = self.shard.offsets
-        edges: list[int] = piece_edges(offsets, 0, len(offsets) - 1, most).tolist()
+    def _edges(self, max_visits: int) -> list[int]:
+        edges: list[int] = chunk_edges(self.shard.offsets, 0, self.n_patients, max_visits).tolist()
         return edges
+
+
+def file_entries(snapshot: Snapshot) -> list[tuple[str, str, list[str]]]:
+    """Role, file name and checksums of every file that a snapshot names."""
+    entries = []
+    for role, entry in snapshot.token.items():
+        if not isinstance(entry, dict):
+            raise InputError("The checkpoint does not name its files: delete it, and start again.")
+        entries.append((role, str(entry["name"]), [str(checksum) for checksum in entry["sha256"]]))
+    return entries

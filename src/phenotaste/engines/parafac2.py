@@ -9,7 +9,8 @@ import numpy as np
 from phenotaste.core.parafac2 import kernels
 from phenotaste.core.parafac2.kernels import ModelProducts, Parafac2Sums, ScoreSolver
 from phenotaste.core.records import Array, Shard
-from phenotaste.engines.threads import block_edges, one_blas_thread
+from phenotaste.engines.partition import block_edges
+from phenotaste.engines.threads import one_blas_thread
 from phenotaste.runs.resources import available_cores
 
 T = TypeVar("T")

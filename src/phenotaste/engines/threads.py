@@ -1,137 +1,162 @@
 """The patient step on the cores of this machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from phenotaste.core.kernels import driver
-from phenotaste.core.kernels.patient import StepInputs, prepare_model
+from phenotaste.core.kernels.patient import PreparedModel, StepInputs, prepare_model
 from phenotaste.core.kernels.scratch import ThreadScratch, new_thread_scratch
 from phenotaste.core.kernels.sums import SumsAccumulator
-from phenotaste.core.loop import Mark
 from phenotaste.core.projection import ProjectOptions, project
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
+from phenotaste.engines.base import REBUILD_ITERATIONS, REBUILD_TOL, Engine, EngineSession, Snapshot
+from phenotaste.engines.partition import (
+    CHUNK_VISITS,
+    Block,
+    block_edges,
+    blocks_of,
+    chunk_edges,
+    draw_uniform,
+)
 from phenotaste.runs.resources import available_cores
 
-SUMS_BYTES = 64 * 2**20  # all blocks' sums together stay below this
-MOST_BLOCKS = 64
-BLOCK_VISITS = 8192  # fewer would not be worth a block's own desk and sums
-MOST_BLOCK_VISITS = (
-    2**22
-)  # a block is what a machine takes at a time: more patients make more blocks, not larger ones
-PIECE_VISITS = (
-    2**16
-)  # a block is worked through in pieces, so that what is behind the work need not stay in memory
-
-REBUILD_TOL, REBUILD_PASSES = (
-    1e-6,
-    60,
-)  # lost courses: measured, the objective is back after about fifty passes
 NO_LOSS = np.empty((0, 2))  # in a fit the losses follow from the sums
 
-
-class Block(NamedTuple):
-    """Patients first..last, for one thread at a time, in pieces."""
-
-    number: int
-    first: int
-    last: int
-    edges: Array  # of its pieces, as patients
-
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        return pairwise(self.edges.tolist())
+BlockTask = Callable[[Block, int, int, ThreadScratch], None]
 
 
-class Threads:
-    """Patients in blocks, blocks on threads, sums added in a fixed order: the result does not depend on the threads.
+class ThreadEngine(Engine):
+    """The threads of this machine, with U in memory: the default engine.
 
-    The kernels release the interpreter lock, so plain threads are enough.
+    Examples
+    --------
+    >>> from phenotaste import TASTE, simulate
+    >>> from phenotaste.engines import ThreadEngine
+    >>> cohort, truth = simulate.recovery(n_patients=20)
+    >>> TASTE(rank=4, max_iter=5, engine=ThreadEngine()).fit(cohort).n_iter_
+    5
     """
 
-    piece_visits = PIECE_VISITS  # changes no bit: patients are added one after the other
+    def open(
+        self,
+        shard: Shard,
+        weights: Weights,
+        rank: int,
+        n_features: int,
+        *,
+        exact: bool = False,
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+    ) -> "ThreadSession":
+        U = np.zeros((int(shard.offsets[-1]), rank), dtype)
+        return ThreadSession(shard, weights, U, n_features, exact=exact, n_jobs=n_jobs)
+
+    def __repr__(self) -> str:
+        return "ThreadEngine()"
+
+
+class ThreadSession(EngineSession):
+    """Patients in blocks, blocks on threads, sums added in a fixed order: no bit depends on the number of threads.
+
+    The kernels release the interpreter lock, so plain threads are enough.
+
+    Parameters
+    ----------
+    U : the initial courses, visits × R; updated in place.
+    U_prev : the courses one step earlier, if there was a step.
+    edges : boundaries of the blocks; by default they are chosen from the data.
+    """
+
+    chunk_visits = CHUNK_VISITS  # changes no bit: patients are added one after the other
 
     def __init__(
         self,
         shard: Shard,
         weights: Weights,
-        rank: int,
+        U: Array,
+        n_features: int,
         *,
         exact: bool = False,
-        dtype: str = "float64",
         n_jobs: int | None = None,
-        courses: Array | None = None,
+        U_prev: Array | None = None,
+        edges: Array | None = None,
     ) -> None:
-        self.shard, self.weights, self.rank, self.exact = shard, weights, rank, exact
+        self.shard, self.weights, self.n_features, self.exact = shard, weights, n_features, exact
         self.n_jobs = n_jobs or available_cores()
-        self.courses = np.zeros((int(shard.offsets[-1]), rank), dtype) if courses is None else courses
-        self.previous: Array | None = None  # the courses one step ago, once there has been a step
-        self._handed_out = False  # somebody may look at the courses as they are
-        self._reach = np.zeros(len(shard.offsets) - 1)
-        self._cut: list[Block] | None = None
+        self.U, self.U_prev = U, U_prev
+        self.rank, self.n_patients = U.shape[1], len(shard.offsets) - 1
+        n_static = shard.static.shape[1]
+        if edges is None:
+            edges = block_edges(shard, n_features + n_static, self.rank)
+        self.blocks = blocks_of(edges, shard.offsets, self.chunk_visits)
+        self._beta = np.zeros(self.n_patients)
+        self._U_returned = False  # a caller may hold the current U
         self._accumulator: SumsAccumulator | None = None
-        self._places: list[ThreadScratch] = []  # those nobody works at
+        self._idle_scratch: list[ThreadScratch] = []
         self._pool = ThreadPoolExecutor(self.n_jobs)  # its threads end with this object
 
-    def start(self, model: Model) -> None:
+    def init_U(self, model: Model) -> None:
         prepared = prepare_model(model, self.weights.lam)
-        self._leave_what_was_handed_out()
+        self._keep_returned_U()
         self._map(
             lambda block, first, last, scratch: driver.init_U(
-                self.shard, first, last, prepared.V, self.courses, scratch.single.B, scratch.patient.U
-            ),
-            model,
+                self.shard, first, last, prepared.V, self.U, scratch.single.B, scratch.patient.U
+            )
         )
 
-    def start_uniform(self, rng: np.random.Generator) -> None:
-        """The paper's start: every entry of U uniform; patients without history stay at zero."""
-        self._leave_what_was_handed_out()
-        offsets, indptr = self.shard.offsets, self.shard.indptr
-        for first, last in pairwise(piece_edges(offsets, 0, len(offsets) - 1, self.piece_visits).tolist()):
-            here = self.courses[offsets[first] : offsets[last]]
-            rng.random(out=here, dtype=here.dtype)
-            nothing = np.diff(indptr[offsets[first : last + 1]]) == 0
-            here[np.repeat(nothing, np.diff(offsets[first : last + 1]))] = 0.0
-            self._behind(first, last)
+    def init_U_uniform(self, rng: np.random.Generator) -> None:
+        self._keep_returned_U()
+        offsets = self.shard.offsets
+        for first, last in pairwise(chunk_edges(offsets, 0, self.n_patients, self.chunk_visits).tolist()):
+            draw_uniform(self.shard, first, last, rng, self.U[offsets[first] : offsets[last]])
+            self._evict(first, last)
 
-    def step(self, model: Model, reach: float = 0.0) -> Sums:
-        """The patient step over all patients, from courses extrapolated by `reach` times their last move."""
+    def step(self, model: Model, beta: float = 0.0) -> Sums:
         prepared = prepare_model(model, self.weights.lam)
-        if self.previous is None:
-            self.previous = self._room_for_courses()
-        if self._accumulator is None:
-            self._accumulator = SumsAccumulator(
-                len(self._blocks(model)), len(model.V), len(model.F), self.rank
-            )
-        courses, other, accumulator = self.courses, self.previous, self._accumulator
-        self._reach.fill(reach)
-        inputs = StepInputs(self.shard, self.weights, prepared, courses, other, self._reach, self.exact)
+        return self._accumulate(prepared, beta).sums(prepared.H_inv_T)
 
-        def work(block: Block, first: int, last: int, scratch: ThreadScratch) -> None:
-            fresh = first == block.first
-            sums = accumulator.reset(block.number) if fresh else accumulator.blocks[block.number]
-            driver.step(inputs, np.arange(first, last), scratch, sums, NO_LOSS)
+    def step_block(self, model: Model, beta: float) -> Array:
+        """The step of a session with a single block: its unreduced sums, to be added to those of other sessions."""
+        (buffer,) = self._accumulate(prepare_model(model, self.weights.lam), beta).buffer
+        return buffer
 
-        self._map(work, model)
-        self.courses, self.previous = other, courses
-        return accumulator.sums(prepared.H_inv_T)
+    def step_clipped(self, model: Model, clip: Callable[[Sums], Sums]) -> Sums:
+        """A plain step in which each patient's own sums pass through `clip` before they are added up."""
+        prepared = prepare_model(model, self.weights.lam)
+        U, U_new = self.U, np.zeros_like(self.U)
+        n_static = self.shard.static.shape[1]
+        total = Sums.zeros(self.n_features, n_static, self.rank)
+        accumulator = SumsAccumulator(1, self.n_features, n_static, self.rank)
+        scratch = self._new_scratch()
+        inputs = self._step_inputs(prepared, U, U_new, 0.0)
+        with one_blas_thread():
+            for k in range(self.n_patients):
+                driver.step(inputs, np.array([k]), scratch, accumulator.reset(0), NO_LOSS)
+                total.add(clip(accumulator.as_sums(accumulator.buffer[0], prepared.H_inv_T)))
+        self.U, self.U_prev = U_new, U
+        return total
 
     def undo(self) -> None:
-        """Back to the courses before the last step."""
-        assert self.previous is not None
-        self.courses, self.previous = self.previous, self.courses
+        assert self.U_prev is not None
+        self.U, self.U_prev = self.U_prev, self.U
 
     def score(self, model: Model, W: Array | None = None) -> Scored:
-        """Scores and losses at the courses as they are; with W given, the losses at those scores."""
-        K = len(self.shard.offsets) - 1
+        """Scores, losses and cross-product gaps at the current U; with W, at those scores."""
         solve = W is None
-        scores = self._empty(K, self.rank) if W is None else np.require(W, np.float64, ["C", "A", "W"])
-        scored = Scored(self.courses, scores, self._empty(K, 3))
+        K = self.n_patients
+        scored = Scored(
+            self.U,
+            self._allocate(K, self.rank) if W is None else np.require(W, np.float64, ["C", "A", "W"]),
+            self._allocate(K, 3),
+            self._allocate(K),
+            self._allocate(K),
+        )
         prepared = prepare_model(model, self.weights.lam)
         self._map(
             lambda block, first, last, scratch: driver.score(
@@ -143,157 +168,137 @@ class Threads:
                 solve,
                 scratch.patient,
                 scratch.single,
-            ),
-            model,
+            )
         )
-        self._handed_out = True
+        self._U_returned = True
         return scored
 
     def project(self, model: Model, tol: float, max_iter: int) -> Scored:
-        """Courses and scores under a fixed model, each patient iterated on its own until it settles."""
-        self._project(model, tol, max_iter, lambda first, last: True)
+        self._project(model, tol, max_iter)
         return self.score(model)
 
-    def _project(self, model: Model, tol: float, max_iter: int, wanted: Callable[[int, int], bool]) -> None:
-        """Courses under a fixed model, of the pieces that are wanted."""
-        self._leave_what_was_handed_out()
+    def set_mu(self, mu: Array) -> None:
+        """Other weights of the uniqueness term from here on."""
+        self.weights = Weights(self.weights.lam, mu)
+
+    def set_U(self, U: Array) -> None:
+        """Other courses from here on; there is then no step to undo."""
+        self.U, self.U_prev, self._U_returned = U, None, False
+
+    def enable_snapshots(self, owner: str) -> None:
+        """Nothing to prepare: the arrays are the snapshot."""
+
+    def snapshot(self) -> Snapshot:
+        """The arrays, not copied: later steps overwrite them, except those that `score` returned."""
+        arrays = {"U": self.U}
+        if self.U_prev is not None and not self._U_returned:
+            arrays["U_prev"] = self.U_prev
+        return Snapshot({}, arrays)
+
+    def restore(self, snapshot: Snapshot) -> bool:
+        if "U" not in snapshot.arrays:
+            return False
+        self.U, self.U_prev = snapshot.arrays["U"], snapshot.arrays.get("U_prev")
+        self._U_returned = False
+        return True
+
+    def rebuild(self, model: Model) -> None:
+        self._project(model, REBUILD_TOL, REBUILD_ITERATIONS)
+        self.U_prev = None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
+
+    def _accumulate(self, prepared: PreparedModel, beta: float) -> SumsAccumulator:
+        """The patient step, with the sums of every block left in the accumulator."""
+        if self.U_prev is None:
+            self.U_prev = self._new_U()
+        if self._accumulator is None:
+            n_static = self.shard.static.shape[1]
+            self._accumulator = SumsAccumulator(len(self.blocks), self.n_features, n_static, self.rank)
+        U, U_prev, accumulator = self.U, self.U_prev, self._accumulator
+        inputs = self._step_inputs(prepared, U, U_prev, beta)
+
+        def step(block: Block, first: int, last: int, scratch: ThreadScratch) -> None:
+            first_chunk = first == block.first
+            sums = accumulator.reset(block.number) if first_chunk else accumulator.blocks[block.number]
+            driver.step(inputs, np.arange(first, last), scratch, sums, NO_LOSS)
+
+        self._map(step)
+        self.U, self.U_prev = U_prev, U
+        return accumulator
+
+    def _step_inputs(self, prepared: PreparedModel, U: Array, U_prev: Array, beta: float) -> StepInputs:
+        self._beta.fill(beta)
+        return StepInputs(self.shard, self.weights, prepared, U, U_prev, self._beta, self.exact)
+
+    def _project(
+        self,
+        model: Model,
+        tol: float,
+        max_iter: int,
+        selected: Callable[[int, int], bool] = lambda first, last: True,
+    ) -> None:
+        """U under a fixed model, of the selected chunks of patients."""
+        self._keep_returned_U()
         prepared = prepare_model(model, self.weights.lam)
         options = ProjectOptions(self.exact, tol, max_iter)
 
         def work(block: Block, first: int, last: int, scratch: ThreadScratch) -> None:
-            if wanted(first, last):
-                project(self.shard, self.weights, prepared, self.courses, first, last, options, scratch)
+            if selected(first, last):
+                project(self.shard, self.weights, prepared, self.U, first, last, options, scratch)
 
-        self._map(work, model)
+        self._map(work)
 
-    def mark(self) -> Mark:
-        """The arrays themselves, not copied: later steps write over them, but not over what `score` handed out."""
-        arrays = {"courses": self.courses}
-        if self.previous is not None and not self._handed_out:
-            arrays["previous"] = self.previous
-        return Mark({}, arrays)
+    def _keep_returned_U(self) -> None:
+        """Continue with a new U where a caller may still hold the current one."""
+        if self._U_returned:
+            self.U, self._U_returned = self._new_U(), False
 
-    def restore(self, mark: Mark) -> bool:
-        if "courses" not in mark.arrays:
-            return False
-        self.courses, self._handed_out = mark.arrays["courses"], False
-        self.previous = mark.arrays.get("previous")
-        return True
+    def _new_U(self) -> Array:
+        return np.zeros_like(self.U)
 
-    def rebuild(self, model: Model) -> None:
-        """All courses, as a projection finds them."""
-        self._project(model, REBUILD_TOL, REBUILD_PASSES, lambda first, last: True)
-        self.previous = None
-
-    def release(self, mark: Mark) -> None:
-        """Nothing to do: arrays go when nobody has them."""
-
-    def _leave_what_was_handed_out(self) -> None:
-        """A start has courses of its own where somebody may still look at those of the last one."""
-        if self._handed_out:
-            self.courses, self._handed_out = self._room_for_courses(), False
-
-    def _room_for_courses(self) -> Array:
-        return np.zeros_like(self.courses)
-
-    def _empty(self, *shape: int) -> Array:
-        """Room for what `score` finds of every patient."""
+    def _allocate(self, *shape: int) -> Array:
+        """An array for what `score` finds of every patient."""
         return np.empty(shape)
 
-    def _ahead(self, first: int, last: int) -> None:
-        """Called when patients first..last come next: here they are in memory already."""
+    def _prefetch(self, first: int, last: int) -> None:
+        """Called before patients first..last are processed: here they are in memory already."""
 
-    def _behind(self, first: int, last: int) -> None:
-        """Called when patients first..last have been worked through: here they may stay in memory."""
+    def _evict(self, first: int, last: int) -> None:
+        """Called after patients first..last were processed: here they may stay in memory."""
 
-    def _blocks(self, model: Model) -> list[Block]:
-        if self._cut is None:
-            edges = block_edges(self.shard, len(model.V) + len(model.F), self.rank)
-            self._cut = [
-                Block(n, *ends, piece_edges(self.shard.offsets, *ends, self.piece_visits))
-                for n, ends in enumerate(pairwise(edges.tolist()))
-            ]
-        return self._cut
+    def _new_scratch(self) -> ThreadScratch:
+        return new_thread_scratch(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
 
-    def _map(self, work: Callable[[Block, int, int, ThreadScratch], None], model: Model) -> None:
-        def at_a_place(block: Block) -> None:
-            """A scratch takes longer to set up than a small block takes to work through, so they are kept."""
+    def _map(self, task: BlockTask) -> None:
+        """Run a task over the chunks of every block."""
+
+        def run(block: Block) -> None:
+            # Allocating scratch takes longer than a small block does, so it is reused.
             try:
-                scratch = self._places.pop()
+                scratch = self._idle_scratch.pop()
             except IndexError:
-                scratch = new_thread_scratch(int(np.diff(self.shard.offsets).max(initial=1)), self.rank)
-            pieces = list(block.pieces())
-            self._ahead(*pieces[0])
-            for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
+                scratch = self._new_scratch()
+            chunks = list(block.chunks())
+            self._prefetch(*chunks[0])
+            for chunk, following in zip(chunks, [*chunks[1:], None], strict=True):
                 if following is not None:
-                    self._ahead(*following)
-                work(block, *piece, scratch)
-                self._behind(*piece)
-            self._places.append(scratch)
+                    self._prefetch(*following)
+                task(block, *chunk, scratch)
+                self._evict(*chunk)
+            self._idle_scratch.append(scratch)
 
-        # One BLAS thread each: ours do the sharing, and the bits stay the same.
+        # One BLAS thread each: the blocks share the cores, and the bits stay the same.
         with one_blas_thread():
-            list(self._pool.map(at_a_place, self._blocks(model)))
+            list(self._pool.map(run, self.blocks))
 
 
 @cache
 def blas_libraries() -> ThreadpoolController:
-    """The BLAS libraries of this process, looked up once: looking takes longer than a small step."""
+    """The BLAS libraries of this process, looked up once: the search takes longer than a small step."""
     return ThreadpoolController()
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
     return blas_libraries().limit(limits=1, user_api="blas")
-
-
-def block_edges(shard: Shard, n_columns: int, rank: int) -> Array:
-    """Patients cut into blocks of about equal work; only the data decides where, and how many."""
-    blocks = number_of_blocks(int(shard.offsets[-1]), n_columns, rank)
-    work = np.cumsum(np.diff(shard.offsets) + 4 * rank)
-    cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)
-    return np.unique(np.concatenate([[0], cuts, [len(work)]]))
-
-
-def number_of_blocks(visits: int, n_columns: int, rank: int) -> int:
-    room = SUMS_BYTES // (8 * rank * (n_columns + 3 * rank))
-    return max(4, min(visits // BLOCK_VISITS, room, MOST_BLOCKS), -(-visits // MOST_BLOCK_VISITS))
-
-
-def piece_edges(offsets: Array, first: int, last: int, most: int) -> Array:
-    """Patients first..last cut where another `most` visits are full; only the data decides where."""
-    full = (offsets[first : last + 1] - offsets[first]) // most
-    return np.concatenate([[first], first + 1 + np.flatnonzero(np.diff(full[:-1])), [last]])
-
-
-class InMemory:
-    """`TASTE(engine=InMemory(checkpoint=...))`: this machine's threads, and a fit that can be gone on with.
-
-    Parameters
-    ----------
-    checkpoint : `phenotaste.engines.checkpoint.Checkpoint`, which says where and how often.
-
-    Examples
-    --------
-    >>> from phenotaste import TASTE, simulate
-    >>> from phenotaste.engines.checkpoint import Checkpoint
-    >>> from phenotaste.engines.threads import InMemory
-    >>> cohort, truth = simulate.recovery(n_patients=20)
-    >>> TASTE(rank=4, max_iter=5, engine=InMemory(Checkpoint("kept", minutes=30))).fit(cohort).n_iter_
-    5
-    """
-
-    def __init__(self, checkpoint: Any = None) -> None:
-        self.checkpoint = checkpoint
-
-    def open(
-        self,
-        cohort: Any,
-        aligned: Any,
-        weights: Weights,
-        rank: int,
-        *,
-        exact: bool,
-        dtype: str,
-        n_jobs: int | None,
-    ) -> Threads:
-        return Threads(aligned.shard, weights, rank, exact=exact, dtype=dtype, n_jobs=n_jobs)

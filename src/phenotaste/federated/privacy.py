@@ -7,16 +7,13 @@ rounds, and implies (ε, δ)-differential privacy with ε = ρ + 2 √(ρ ln 1/�
 
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from phenotaste.core.kernels import driver
-from phenotaste.core.kernels.patient import StepInputs, prepare_model
-from phenotaste.core.kernels.scratch import new_thread_scratch
-from phenotaste.core.kernels.sums import SumsAccumulator
-from phenotaste.core.records import Array, Model, Sums
-from phenotaste.engines.threads import NO_LOSS, Threads, one_blas_thread
+from phenotaste.core.records import Array, Sums
 from phenotaste.errors import InputError
 from phenotaste.federated.messages import is_integer, is_nonnegative
 from phenotaste.federated.settings import Settings
@@ -88,26 +85,12 @@ def addend_scales(settings: Settings) -> Sums:
     return Sums(squares, squares, squares, products, mu_QU, scalars)
 
 
-def clipped_step(engine: Threads, model: Model, settings: Settings) -> Sums:
-    """The patient step with each patient's addends clipped.
+def clipping(settings: Settings) -> Callable[[Sums], Sums]:
+    """The function that clips one patient's addends.
 
     One factor for all addends of a patient is a weight of that patient, so the result is still a sum over patients.
     """
-    shard, rank, scales = engine.shard, engine.rank, addend_scales(settings)
-    prepared = prepare_model(model, engine.weights.lam)
-    before, after = engine.courses, np.zeros_like(engine.courses)
-    K = len(shard.offsets) - 1
-    accumulator = SumsAccumulator(1, len(model.V), len(model.F), rank)
-    scratch = new_thread_scratch(int(np.diff(shard.offsets).max(initial=1)), rank)
-    inputs = StepInputs(shard, engine.weights, prepared, before, after, np.zeros(K), engine.exact)
-    total = Sums.zeros(len(model.V), len(model.F), rank)
-    with one_blas_thread():
-        for k in range(K):
-            driver.step(inputs, np.array([k]), scratch, accumulator.reset(0), NO_LOSS)
-            addends = accumulator.as_sums(accumulator.buffer[0], prepared.H_inv_T)
-            total.add(clip(addends, scales, settings.clip))
-    engine.courses, engine.previous = after, before
-    return total
+    return partial(clip, scales=addend_scales(settings), bound=settings.clip)
 
 
 def clip(addends: Sums, scales: Sums, bound: float) -> Sums:

@@ -55,9 +55,9 @@ def first_step(state: CoordinatorState, responses: list[Response]) -> Coordinato
         x2, a2 = settings.patient_size, settings.static_size
     else:
         x2, a2 = np.sum([r.sizes for r in responses if r.sizes is not None], axis=0).tolist()
-    starts = [loop.begin(model, normalize=True) for model in starting_models(settings, columns)]
+    starts = [loop.initial_state(model, normalize=True) for model in starting_models(settings, columns)]
     if settings.noise:  # no step is undone there, so none may extrapolate
-        starts = [fit._replace(longer=0.0) for fit in starts]
+        starts = [fit._replace(next_beta=0.0) for fit in starts]
     return state._replace(
         phase=STEP,
         columns=columns,
@@ -129,8 +129,8 @@ def total_sums(responses: list[Response], start: int) -> Sums:
 
 def model_step(state: CoordinatorState, start: StartState, total: Sums, incomparable: bool) -> StartState:
     settings = state.settings
-    fit = start.fit._replace(to_beat=np.inf) if incomparable else start.fit
-    after, undone, outcome = loop.judged(
+    fit = start.fit._replace(best_loss=np.inf) if incomparable else start.fit
+    after, undone, outcome = loop.apply_step(
         fit, total, state.lam, normalize=True, exact=settings.exact, tol=settings.tol
     )
     return StartState(after, state.round, undone, _outcome(after, outcome, settings))
@@ -147,8 +147,8 @@ def noisy_model_step(
         mean = Sums(*((1 - weight) * old + weight * new for old, new in zip(start.mean, total, strict=True)))
     z = np.sqrt(sum(r.noise.noise_multiplier**2 for r in responses if r.noise is not None))
     noise = Sums(*(scale * settings.clip * z for scale in privacy.addend_scales(settings)))
-    after, _, outcome = loop.judged(
-        start.fit._replace(to_beat=np.inf),
+    after, _, outcome = loop.apply_step(
+        start.fit._replace(best_loss=np.inf),
         privacy.project_sums(mean, noise),
         state.lam,
         normalize=True,

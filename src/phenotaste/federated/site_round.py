@@ -6,10 +6,9 @@ import numpy as np
 
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import cohort_digest, patients_having
-from phenotaste.core.kernels.driver import cross_product_gaps
-from phenotaste.core.loop import Mark
-from phenotaste.core.records import Array, Scored, Sums, Weights
-from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.core.records import Array, Model, Scored, Sums, Weights
+from phenotaste.engines.base import Snapshot
+from phenotaste.engines.threads import ThreadEngine, ThreadSession, one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.factorization import patient_weights
 from phenotaste.federated import privacy
@@ -152,22 +151,23 @@ class SiteRound:
         self.n_unknown = data.n_unknown
         return data
 
-    def _engine(self, data: SiteData, lam: float) -> Threads:
-        rank = self.settings.rank
+    def _open(self, data: SiteData, model: Model) -> ThreadSession:
+        rank, exact = self.settings.rank, self.settings.exact
         mu = patient_weights(self.settings.mu, self.settings.weights, data.norms, rank)
-        return Threads(data.shard, Weights(lam, mu), rank, exact=self.settings.exact, n_jobs=self.threads)
+        weights = Weights(self.request.lam, mu)
+        return ThreadEngine().open(data.shard, weights, rank, len(model.V), exact=exact, n_jobs=self.threads)
 
     def _sums(self, starts: dict[int, StartCourses]) -> Content:
         """One patient step of every start in the request; updates `starts`."""
         data, cold_start = self._data(), False
         arrays: dict[str, Array] = {}
         for task in self.request.tasks:
-            engine = self._engine(data, self.request.lam)
-            continues = self._load_courses(engine, task, starts)
-            cold_start |= not continues and task.last_round > 0
-            arrays |= sums_arrays(task.start, self._step(engine, task, task.beta if continues else 0.0))
-            found = engine.mark().arrays
-            starts[task.start] = StartCourses(self.request.round, found["courses"], found["previous"])
+            with self._open(data, task.model) as session:
+                continues = self._load_courses(session, task, starts)
+                cold_start |= not continues and task.last_round > 0
+                arrays |= sums_arrays(task.start, self._step(session, task, task.beta if continues else 0.0))
+                courses = session.snapshot().arrays
+            starts[task.start] = StartCourses(self.request.round, courses["U"], courses["U_prev"])
         noise = None
         if self.budget is not None:
             noise = NoiseReport(
@@ -175,55 +175,47 @@ class SiteRound:
             )._asdict()
         return {"cold_start": cold_start, "noise": noise}, arrays
 
-    def _step(self, engine: Threads, task: Task, beta: float) -> Sums:
+    def _step(self, session: ThreadSession, task: Task, beta: float) -> Sums:
         with one_blas_thread():
             if not self.settings.noise:
-                return engine.step(task.model, beta)
-            sums = privacy.clipped_step(engine, task.model, self.settings)
+                return session.step(task.model, beta)
+            sums = session.step_clipped(task.model, privacy.clipping(self.settings))
         if self.budget is None:
             return sums
         return privacy.add_noise(sums, self.settings, self.budget.noise_multiplier)
 
-    def _load_courses(self, engine: Threads, task: Task, starts: dict[int, StartCourses]) -> bool:
-        """Set the engine's courses; False where they do not continue from the start's last step."""
+    def _load_courses(self, session: ThreadSession, task: Task, starts: dict[int, StartCourses]) -> bool:
+        """Set the session's courses; False where they do not continue from the start's last step."""
         start = starts.get(task.start)
         if start is None:
-            engine.start(task.model)
+            session.init_U(task.model)
             return False
-        if start.courses.shape != engine.courses.shape or start.previous.shape != engine.courses.shape:
+        if start.courses.shape != session.U.shape or start.previous.shape != session.U.shape:
             raise InputError(
                 "The courses in the site's state do not match its cohort: restore the folder from a backup."
             )
-        engine.restore(Mark({}, {"courses": start.courses, "previous": start.previous}))
+        session.restore(Snapshot({}, {"U": start.courses, "U_prev": start.previous}))
         if start.round != task.last_round:
             return False
         if task.undo:
-            engine.undo()
+            session.undo()
         return True
 
     def _figures(self, starts: dict[int, StartCourses]) -> Content:
         """How well the model fits these patients and, for the report, how many have each feature."""
         (task,), data = self.request.tasks, self._data()
-        engine = self._engine(data, self.request.lam)
-        self._load_courses(engine, task, starts)
-        with one_blas_thread():
+        with self._open(data, task.model) as session, one_blas_thread():
+            self._load_courses(session, task, starts)
             if task.start in starts:
-                scored = engine.score(task.model)
+                scored = session.score(task.model)
             else:  # the state was lost
-                scored = engine.project(task.model, PROJECTION_TOL, PROJECTION_ITERATIONS)
-            plain = self._engine(data, 1.0)
-            plain.restore(Mark({}, {"courses": engine.courses}))
-            unweighted_static = float(plain.score(task.model, scored.W).loss[:, 1].sum())
-        return site_figures(data, task, scored, unweighted_static, self.min_cell_size)
+                scored = session.project(task.model, PROJECTION_TOL, PROJECTION_ITERATIONS)
+        return site_figures(data, task, scored, self.min_cell_size)
 
 
-def site_figures(
-    data: SiteData, task: Task, scored: Scored, unweighted_static: float, min_cell_size: int
-) -> Content:
-    """Counts and sums for the evaluation; `unweighted_static` is the static part of the objective at weight one."""
+def site_figures(data: SiteData, task: Task, scored: Scored, min_cell_size: int) -> Content:
+    """Counts and sums for the evaluation."""
     H, K, full = task.model.H, len(data.norms), data.norms > 0
-    gaps = np.empty(K)
-    cross_product_gaps(data.shard.offsets, scored.U, H.T @ H, gaps)
     temporal, static = patients_having(data.shard, len(task.model.V))
     short = (np.diff(data.shard.offsets) < len(H)) & full
     empty = _zero_if_small(int(np.sum(~full)), min_cell_size)
@@ -233,8 +225,8 @@ def site_figures(
         "counted": K - empty,
     }
     arrays = {
-        "parts": np.array([*scored.loss.sum(axis=0), unweighted_static]),
-        "gaps": np.array([gaps[full].sum()]),
+        "parts": np.array([*scored.loss.sum(axis=0), scored.static_error.sum()]),
+        "gaps": np.array([scored.cp_gap[full].sum()]),
         "score_totals": scored.W.sum(axis=0),
         "feature_patients": _all_if_nearly_all(temporal, K, min_cell_size),
         "static_patients": _all_if_nearly_all(static, K, min_cell_size),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from phenotaste.core.loop import Outcome, State, proposal
+from phenotaste.core.loop import Outcome, State, extrapolated
 from phenotaste.core.records import Array, Model, Sums
 from phenotaste.errors import InputError
 from phenotaste.federated.columns import ColumnNames
@@ -81,7 +81,7 @@ class CoordinatorState(NamedTuple):
         tasks: tuple[Task, ...] = ()
         if self.phase == STEP:
             tasks = tuple(
-                Task(number, *proposal(start.fit), start.last_round, start.undone)
+                Task(number, *extrapolated(start.fit), start.last_round, start.undone)
                 for number, start in enumerate(self.starts)
                 if start.outcome is None
             )
@@ -169,10 +169,12 @@ def save_coordinator(folder: Path, state: CoordinatorState) -> None:
 def _start_arrays(start: StartState) -> dict[str, Array]:
     fit = start.fit
     arrays = {f"model.{name}": factor for name, factor in zip(Model._fields, fit.model, strict=True)}
-    arrays |= {f"previous.{name}": factor for name, factor in zip(Model._fields, fit.previous, strict=True)}
+    arrays |= {
+        f"model_prev.{name}": factor for name, factor in zip(Model._fields, fit.model_prev, strict=True)
+    }
     arrays["losses"] = np.array(fit.losses, np.float64)
     arrays["scalars"] = np.array(
-        [fit.reach, fit.longer, fit.to_beat]
+        [fit.beta, fit.next_beta, fit.best_loss]
     )  # not in JSON: the last may be infinite
     if start.mean is not None:
         arrays |= {f"mean.{name}": part for name, part in zip(Sums._fields, start.mean, strict=True)}
@@ -220,11 +222,11 @@ def _parse_coordinator(files: Files, meta: dict[str, Any]) -> CoordinatorState:
 
 
 def _parse_start(arrays: dict[str, Array], entry: dict[str, Any]) -> StartState:
-    reach, longer, to_beat = arrays["scalars"].tolist()
-    model, previous = (
-        Model(*(arrays[f"{which}.{name}"] for name in Model._fields)) for which in ("model", "previous")
+    beta, next_beta, best_loss = arrays["scalars"].tolist()
+    model, model_prev = (
+        Model(*(arrays[f"{which}.{name}"] for name in Model._fields)) for which in ("model", "model_prev")
     )
-    fit = State(model, previous, reach, longer, tuple(arrays["losses"].tolist()), to_beat)
+    fit = State(model, model_prev, beta, next_beta, tuple(arrays["losses"].tolist()), best_loss)
     mean = None
     if "mean.UU" in arrays:
         mean = Sums(*(arrays[f"mean.{name}"] for name in Sums._fields))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import cohort_digest
-from phenotaste.plan import bytes_of_a_fit
+from phenotaste.plan import fit_bytes
 from phenotaste.runs.resources import available_cores, free_memory
 from phenotaste.runs.workers import run_crew
 from phenotaste.selection.fits import estimator, run_task
@@ -76,7 +76,7 @@ def share_out(cohort: Cohort, tasks: list[Task], fitting: Fitting, jobs: int | N
         seconds = SECONDS_A_VISIT * cohort.n_visits * sum(task.cost for task in tasks)
         jobs = 1 if seconds < SECONDS_OF_A_CREW else cores
         largest = max(tasks, key=lambda task: task.rank)
-        room = MEMORY_SHARE * free_memory() / bytes_of_a_fit(estimator(largest, fitting), cohort)
+        room = MEMORY_SHARE * free_memory() / fit_bytes(estimator(largest, fitting), cohort)
         jobs = min(jobs, max(1, int(room)))
     processes = min(jobs, len(tasks))
     return processes, max(1, cores // processes)

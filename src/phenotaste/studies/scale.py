@@ -8,7 +8,7 @@ import numpy as np
 from phenotaste.cohort import Cohort
 from phenotaste.core.loop import Progress
 from phenotaste.engines.cuda import cuda_available
-from phenotaste.plan import bytes_of_a_fit
+from phenotaste.plan import fit_bytes
 from phenotaste.runs.resources import free_memory, load_average, processor_seconds
 from phenotaste.studies import cohorts, scale_page
 from phenotaste.studies.methods import PUBLISHED, estimator, fitted, warm
@@ -137,7 +137,7 @@ def run(cell: Cell, work: Work) -> Row:
 def bytes_needed(cell: Cell, cohort: Cohort, settings: dict[str, Any]) -> int:
     """What a fit on the processor holds in memory beside the cohort."""
     if cell["method"] == "TASTE":
-        return bytes_of_a_fit(estimator(cell, None, **settings), cohort)
+        return fit_bytes(estimator(cell, None, **settings), cohort)
     return int(3.2 * 8 * cohort.n_visits * cell["rank"])  # measured: Q, courses and what they are made from
 
 

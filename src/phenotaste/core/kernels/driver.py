@@ -14,7 +14,7 @@ from phenotaste.core.kernels.batched_patient import (
     polar_targets_batch,
     solve_scores_batch,
 )
-from phenotaste.core.kernels.losses import loss_after, losses
+from phenotaste.core.kernels.losses import cross_product_gap, loss_after, losses
 from phenotaste.core.kernels.matmul import multiply_transposed
 from phenotaste.core.kernels.patient import (
     PreparedModel,
@@ -25,7 +25,7 @@ from phenotaste.core.kernels.patient import (
     solve_scores,
 )
 from phenotaste.core.kernels.scratch import FEW, BatchScratch, PatientScratch, SingleScratch, ThreadScratch
-from phenotaste.core.kernels.simd import LANES
+from phenotaste.core.kernels.simd import LANES, matrix
 from phenotaste.core.kernels.sums import BlockSums, add
 from phenotaste.core.records import KERNEL, Array, Scored, Shard, Weights
 
@@ -106,7 +106,7 @@ def score(
     scratch: PatientScratch,
     single: SingleScratch,
 ) -> None:
-    """Losses of the patients in `active` at their U, with the best scores (`solve`, written to W) or those in W."""
+    """Losses and gaps of the patients in `active` at their U, with the best W (`solve`) or the one in `scored`."""
     R = scored.U.shape[1]
     for k in active:
         U = scored.U[shard.offsets[k] : shard.offsets[k + 1]]
@@ -120,7 +120,7 @@ def score(
             multiply_transposed(scratch.U, scratch.U, R, len(U), scratch.G)
             for r in range(R):
                 scratch.w[r] = scored.W[k, r]
-        losses(shard, k, weights.mu[k], norm, single.B, model, scratch, scored.loss[k])
+        losses(shard, k, weights.mu[k], norm, single.B, model, scratch, scored)
 
 
 @njit(cache=True, nogil=True)
@@ -133,20 +133,19 @@ def patient_norms(shard: Shard) -> Array:
     return norms
 
 
+def cross_product_gaps(offsets: Array, U: Array, H: Array) -> Array:
+    """‖U_kᵀU_k − HᵀH‖² of every patient, to the bit as `score` has it."""
+    gaps, R = np.empty(len(offsets) - 1), len(H)
+    longest = int(np.diff(offsets).max(initial=1))
+    fill_gaps(offsets, U, matrix(longest, R), matrix(R, R), H.T @ H, gaps)
+    return gaps
+
+
 @njit(cache=True, nogil=True)
-def cross_product_gaps(offsets: Array, U: Array, HH: Array, gaps: Array) -> None:
-    """‖U_kᵀU_k − HᵀH‖² for every patient."""
+def fill_gaps(offsets: Array, U: Array, padded: Array, G: Array, HH: Array, gaps: Array) -> None:
     R = HH.shape[0]
-    G = np.empty((R, R))
     for k in range(gaps.size):
-        for r in range(R):
-            for s in range(R):
-                G[r, s] = -HH[r, s]
-        for i in range(offsets[k], offsets[k + 1]):
-            for r in range(R):
-                for s in range(R):
-                    G[r, s] += np.float64(U[i, r]) * np.float64(U[i, s])
-        gaps[k] = 0.0
-        for r in range(R):
-            for s in range(R):
-                gaps[k] += G[r, s] * G[r, s]
+        stored = U[offsets[k] : offsets[k + 1]]
+        load_padded(stored, padded)
+        multiply_transposed(padded, padded, R, len(stored), G)
+        gaps[k] = cross_product_gap(G, HH, R)

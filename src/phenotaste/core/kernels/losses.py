@@ -7,7 +7,7 @@ from phenotaste.core.kernels.matmul import multiply_transposed
 from phenotaste.core.kernels.patient import PreparedModel
 from phenotaste.core.kernels.polar import nuclear_norm
 from phenotaste.core.kernels.scratch import PatientScratch
-from phenotaste.core.records import KERNEL, Array, Shard
+from phenotaste.core.records import KERNEL, Array, Scored, Shard
 
 CANCELLED = 1e-3  # below this share of ‖X‖² the expanded loss has lost digits: take the residual itself
 
@@ -25,7 +25,7 @@ def loss_after(
         loss += mu * (scratch.G[r, r] + model.HH[r, r])
         for i in range(visits):
             loss -= 2.0 * U[i, r] * scratch.mu_QH[i, r]
-    return 0.5 * loss + static_loss(shard.static[k], model.F, model.lam, scratch.w)
+    return 0.5 * loss + model.lam * static_error(shard.static[k], model.F, scratch.w)
 
 
 @njit(**KERNEL)
@@ -44,15 +44,25 @@ def expanded_loss(
 
 
 @njit(**KERNEL)
-def static_loss(a: Array, F: Array, lam: float, w: Array) -> float:
-    """λ/2 ‖a − F w‖²."""
+def static_error(a: Array, F: Array, w: Array) -> float:
+    """½‖a − F w‖²."""
     loss = 0.0
     for p in range(a.size):
         value = a[p]
         for r in range(w.size):
             value -= F[p, r] * w[r]
         loss += value * value
-    return 0.5 * lam * loss
+    return 0.5 * loss
+
+
+@njit(**KERNEL)
+def cross_product_gap(G: Array, HH: Array, R: int) -> float:
+    """‖G − HᵀH‖²."""
+    gap = 0.0
+    for r in range(R):
+        for s in range(R):
+            gap += (G[r, s] - HH[r, s]) ** 2
+    return gap
 
 
 @njit(inline="always")
@@ -83,16 +93,19 @@ def losses(
     B: Array,
     model: PreparedModel,
     scratch: PatientScratch,
-    loss: Array,
+    scored: Scored,
 ) -> None:
-    """The three parts of a patient's loss, with the best Q, for the U, B, G and w that are on the scratch."""
+    """A patient's losses, with the best Q, and cross-product gap, for the U, B, G and w in the scratch space."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
     R = scratch.passive.size
     fit = expanded_loss(norm, visits, B, scratch.U, scratch.G, scratch.w, R, model.VV)
     if fit < CANCELLED * norm:
         fit = residual(shard, k, model.V.shape[0], model.V, scratch.U, scratch.w)
+    scored.static_error[k] = static_error(shard.static[k], model.F, scratch.w)
+    scored.cp_gap[k] = cross_product_gap(scratch.G, model.HH, R)
+    loss = scored.loss[k]
     loss[0] = 0.5 * fit
-    loss[1] = static_loss(shard.static[k], model.F, model.lam, scratch.w)
+    loss[1] = model.lam * scored.static_error[k]
     loss[2] = 0.0
     if mu > 0.0:
         M, size = np.empty((visits, R)), 0.0

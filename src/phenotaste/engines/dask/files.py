@@ -1,6 +1,6 @@
-"""Files of a cluster's work folder: arrays under a name that is their SHA-256, in a shared folder or an object store.
+"""Files of a cluster's work folder: arrays named by their SHA-256, in a shared folder or an object store.
 
-A name never stands for two contents, so writing twice is harmless and a file that has changed is always noticed.
+A name never has two contents, so writing a file twice is harmless, and a changed file is always detected.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from phenotaste.storage.atomic import replace_file, sync_path
 from phenotaste.storage.encoding import tensor_buffers, tensor_views
 
 NAME = re.compile(r"[a-z]+/([0-9a-f]{16}/)?[0-9]{5,}\.([0-9a-f]{64})\.safetensors")
-# Seconds between two looks: a file from another machine may show late on a network file system.
-LOOKS = (0.2, 1.0)
+# Seconds between attempts to read: a network file system may show a file of another machine late.
+READ_DELAYS = (0.2, 1.0)
 
 
-class Damaged(Exception):
-    """A file is not there, or not what was written; holds its name."""
+class DamagedFile(Exception):
+    """A file is missing, or does not match its checksum."""
 
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(name, what)
-        self.name, self.what = name, what
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name, self.problem = name, problem
 
 
-class Folder(NamedTuple):
-    """A folder that client and workers all see, by path or by a URL that fsspec understands."""
+class WorkFolder(NamedTuple):
+    """A folder that client and all workers see, by path or by a URL that fsspec understands."""
 
     url: str
 
@@ -43,45 +43,45 @@ class Folder(NamedTuple):
         return "://" not in self.url
 
     def make(self, part: str) -> None:
-        """A part of the folder, for its owner alone. Object stores have no folders, and rights of their own."""
+        """Create a subfolder, readable by its owner only; object stores have no folders."""
         if self.local:
             private_folder(Path(self.url) / part)
 
     def write(self, stem: str, arrays: Mapping[str, Array], *, reuse: bool = False) -> str:
-        """Arrays as one file; returns its name. Whoever looks finds all of it or nothing.
+        """Write arrays atomically as one file; returns its name.
 
-        With `reuse` a file of that name is taken for what it says it is, until somebody reads it.
+        With `reuse` an existing file of that name is not written again; its checksum is verified when it is read.
         """
-        pieces = tensor_buffers(arrays)
+        buffers = tensor_buffers(arrays)
         digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
+        for buffer in buffers:
+            digest.update(buffer)
         name = f"{stem}.{digest.hexdigest()}.safetensors"
         if not (reuse and self.has(name)):
-            (self._write_local if self.local else self._write_remote)(name, pieces)
+            (self._write_local if self.local else self._write_remote)(name, buffers)
         return name
 
     def read(self, name: str) -> dict[str, Array]:
-        """The arrays of a file, which may be written to; raises Damaged where it is not what was written."""
-        found = NAME.fullmatch(name)
-        if found is None:
-            raise Damaged(name, "is not the name of a work file")
-        what = "is missing"
-        for pause in (*LOOKS, None):
+        """The arrays of a file, writable; raises DamagedFile if it is missing or does not match its checksum."""
+        match = NAME.fullmatch(name)
+        if match is None:
+            raise DamagedFile(name, "is not the name of a work file")
+        problem = "is missing"
+        for delay in (*READ_DELAYS, None):
             with suppress(FileNotFoundError):
                 raw = self._fetch(name)
-                if hashlib.sha256(raw.data).hexdigest() == found[2]:
+                if hashlib.sha256(raw.data).hexdigest() == match[2]:
                     return tensor_views(raw)
-                what = "does not match its checksum"
-            if pause is not None:
-                time.sleep(pause)
-        raise Damaged(name, what)
+                problem = "does not match its checksum"
+            if delay is not None:
+                time.sleep(delay)
+        raise DamagedFile(name, problem)
 
     def has(self, name: str) -> bool:
         return (Path(self.url) / name).is_file() if self.local else self._remote().exists(self._at(name))
 
     def names(self, part: str) -> list[str]:
-        """All files of a part."""
+        """All files of a subfolder."""
         if self.local:
             root = Path(self.url)
             return [path.relative_to(root).as_posix() for path in (root / part).rglob("*") if path.is_file()]
@@ -89,11 +89,11 @@ class Folder(NamedTuple):
         return [path.strip("/").removeprefix(here).strip("/") for path in found]
 
     def free(self) -> int | None:
-        """Bytes that are left, where anybody can tell."""
+        """Free bytes, or None where that is unknown."""
         return shutil.disk_usage(self.url).free if self.local else None
 
-    def settle(self, names: Iterable[str]) -> None:
-        """See that files are on the disk for good. Courses live for two iterations only: not worth it for each."""
+    def fsync(self, names: Iterable[str]) -> None:
+        """Flush files to the disk. Not done for every U, which lives for two iterations only."""
         if not self.local:
             return
         for path in {Path(self.url) / part for name in names for part in (name, Path(name).parent)}:
@@ -101,7 +101,7 @@ class Folder(NamedTuple):
                 sync_path(path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Away with files that nobody needs; what cannot be removed stays until the folder goes."""
+        """Remove files; those that cannot be removed stay until the folder is removed."""
         for name in names:
             with suppress(OSError):
                 if self.local:
@@ -110,26 +110,26 @@ class Folder(NamedTuple):
                     self._remote().rm_file(self._at(name))
 
     def remove_folder(self, part: str) -> None:
-        """Away with one part of the folder and all that is in it."""
+        """Remove a subfolder with its files."""
         if self.local:
             shutil.rmtree(Path(self.url) / part, ignore_errors=True)
         else:
             with suppress(OSError):
                 self._remote().rm(self._at(part), recursive=True)
 
-    def tidy(self, *parts: str) -> None:
-        """Away with parts that have nothing in them."""
+    def remove_empty(self, *parts: str) -> None:
+        """Remove those of the subfolders that are empty."""
         for part in parts if self.local else ():
             with suppress(OSError):
                 (Path(self.url) / part).rmdir()
 
-    def _write_local(self, name: str, pieces: list[memoryview]) -> None:
+    def _write_local(self, name: str, buffers: list[memoryview]) -> None:
         with replace_file(Path(self.url) / name, private=True, sync=False) as file:
-            file.writelines(pieces)
+            file.writelines(buffers)
 
-    def _write_remote(self, name: str, pieces: list[memoryview]) -> None:
-        """Object stores show an object when all of it has arrived: no other name is needed first."""
-        self._remote().pipe_file(self._at(name), b"".join(pieces))
+    def _write_remote(self, name: str, buffers: list[memoryview]) -> None:
+        """Object stores show an object only when it is complete: no temporary name is needed."""
+        self._remote().pipe_file(self._at(name), b"".join(buffers))
 
     def _fetch(self, name: str) -> Array:
         if self.local:
@@ -145,22 +145,22 @@ class Folder(NamedTuple):
         return f"{self.url.rstrip('/')}/{name}"
 
 
-def folder_of(place: str | os.PathLike[str]) -> Folder:
-    """The folder by the name under which every worker finds it: an absolute path, or a URL."""
-    text = os.fspath(place)
+def work_folder(path: str | os.PathLike[str]) -> WorkFolder:
+    """The folder as every worker finds it: an absolute path, or a URL."""
+    text = os.fspath(path)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     if "://" in text:
-        return Folder(text)
-    path = Path(os.path.abspath(text))
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{place} is a file: choose a folder for the work files.")
-    return Folder(str(path))
+        return WorkFolder(text)
+    local = Path(os.path.abspath(text))
+    if local.exists() and not local.is_dir():
+        raise InputError(f"{path} is a file: choose a folder for the work files.")
+    return WorkFolder(str(local))
 
 
 def private_folder(path: Path) -> None:
-    """Folders that are made here are their owner's alone: what goes in is about patients."""
+    """Create a folder and its missing parents, readable by the owner only: they will hold patient data."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
-        with suppress(FileExistsError):  # another worker was quicker
+        with suppress(FileExistsError):  # created by another worker meanwhile
             folder.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Tasks handed to a Dask cluster until they are done, and what is said where they cannot be."""
+"""Submits tasks to a Dask cluster until they succeed, and explains in a sentence when they cannot."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -8,101 +8,107 @@ from typing import Any, TypeVar
 from phenotaste.core.kernels.sums import tree_reduce
 from phenotaste.core.records import Model
 from phenotaste.engines.dask import tasks
-from phenotaste.engines.dask.files import Damaged
+from phenotaste.engines.dask.files import DamagedFile
 from phenotaste.errors import InputError
 
 T = TypeVar("T")
 
-RETRIES = 2  # of a task that failed, by Dask itself
-ATTEMPTS = 4  # at work that lost its workers again and again, or found a block damaged
-LOOK = 5.0  # seconds between two looks at whether anybody is still working
+RETRIES = 2  # of a failed task, by Dask itself
+ATTEMPTS = 4  # after tasks lost their workers repeatedly, or read a damaged block
+POLL_SECONDS = 5.0  # between two checks that the cluster still has workers
 
 
-class Crew:
-    """Whoever works at the cluster now. Tasks are pure: what went wrong is simply done again, a few times."""
+class TaskRunner:
+    """Runs pure tasks on whatever workers the cluster has: after a failure they are simply submitted again.
+
+    Parameters
+    ----------
+    patience : seconds for which the cluster may have no worker.
+    repair : called with a damaged file, and whether this was the last attempt.
+    """
 
     def __init__(
-        self, client: Any, job: tasks.Job, patience: float, mend: Callable[[Damaged, bool], None]
+        self, client: Any, job: tasks.Job, patience: float, repair: Callable[[DamagedFile, bool], None]
     ) -> None:
-        self.client, self.job, self.patience, self.mend = client, job, patience, mend
+        self.client, self.job, self.patience, self.repair = client, job, patience, repair
 
-    def each(
-        self, task: Callable[..., T], *arguments: Sequence[Any], model: Model | None = None, **same: Any
+    def map(
+        self, task: Callable[..., T], *arguments: Sequence[Any], model: Model | None = None, **common: Any
     ) -> list[T]:
-        """A task for each of the arguments, and what they return."""
-        return self._until_done(lambda: self.once(task, *arguments, model=model, **same))
+        """The results of a task for each tuple of arguments."""
+        return self._retry(lambda: self.map_once(task, *arguments, model=model, **common))
 
-    def once(
-        self, task: Callable[..., T], *arguments: Sequence[Any], model: Model | None = None, **same: Any
+    def map_once(
+        self, task: Callable[..., T], *arguments: Sequence[Any], model: Model | None = None, **common: Any
     ) -> list[T]:
-        """The same, where damaged files are not mended on the way."""
-        return [self._result(future) for future in self._submit(task, *arguments, model=model, **same)]
+        """The same, without repairing damaged files."""
+        return [self._result(future) for future in self._submit(task, *arguments, model=model, **common)]
 
-    def tree(
+    def reduce(
         self,
         task: Callable[..., T],
         add: Callable[[T, T], T],
         *arguments: Sequence[Any],
         model: Model,
-        **same: Any,
+        **common: Any,
     ) -> T:
-        """A task for each, and their results added up in the one order, all of it on the cluster."""
+        """The sum of the tasks' results, added on the cluster in the fixed order of `tree_reduce`."""
 
         def attempt() -> T:
             token = secrets.token_hex(16)
-            leaves = self._submit(task, *arguments, model=model, **same)
+            leaves = self._submit(task, *arguments, model=model, **common)
             nodes = iter(range(len(leaves)))
 
             def plus(left: Any, right: Any) -> Any:
                 key = f"phenotaste-{add.__name__}-{token}-{next(nodes)}"
                 return self.client.submit(add, left, right, key=key, retries=RETRIES)
 
-            found: T = self._result(tree_reduce(leaves, plus))
-            return found
+            result: T = self._result(tree_reduce(leaves, plus))
+            return result
 
-        return self._until_done(attempt)
+        return self._retry(attempt)
 
     def _submit(
-        self, task: Callable[..., Any], *arguments: Sequence[Any], model: Model | None, **same: Any
+        self, task: Callable[..., Any], *arguments: Sequence[Any], model: Model | None, **common: Any
     ) -> list[Any]:
         token = secrets.token_hex(16)
         if model is not None:
-            # A task of its own: so it goes over the network once for each worker, and can be had again.
+            # A task of its own: so the model is sent once to each worker, and can be recomputed.
             key = f"phenotaste-model-{token}"
-            same["model"] = self.client.submit(tasks.same, model, key=key, retries=RETRIES)
+            common["model"] = self.client.submit(tasks.identity, model, key=key, retries=RETRIES)
         keys = [f"phenotaste-{task.__name__}-{token}-{n}" for n in range(len(arguments[0]))]
         options = {"key": keys, "retries": RETRIES, "pure": False}
-        return list(self.client.map(task, *arguments, job=self.job, **same, **options))
+        return list(self.client.map(task, *arguments, job=self.job, **common, **options))
 
-    def _until_done(self, attempt: Callable[[], T]) -> T:
+    def _retry(self, attempt: Callable[[], T]) -> T:
         from distributed import KilledWorker
 
-        for left in reversed(range(ATTEMPTS)):
+        for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 return attempt()
             except KilledWorker as error:
-                if not left:
+                if not attempts_left:
                     raise InputError(
-                        "Worker processes kept ending under the same piece of work, most often for want of memory: "
-                        "give each worker more memory or fewer threads, and go on from the checkpoint."
+                        "Worker processes kept dying in the same task, most often for want of memory: give each worker "
+                        "more memory or fewer threads, and resume from the checkpoint."
                     ) from error
-            except Damaged as error:
-                self.mend(error, not left)
+            except DamagedFile as error:
+                self.repair(error, not attempts_left)
             except OSError as error:
                 if self.client.status != "running":
                     raise scheduler_lost() from error
                 raise InputError(
-                    f"The work folder {self.job.folder.url} cannot be used: {error.strerror or error}; look after "
-                    "the disk, and go on from the checkpoint."
+                    f"The work folder {self.job.folder.url} cannot be used: {error.strerror or error}; check "
+                    "the disk, and resume from the checkpoint."
                 ) from error
         raise AssertionError
 
     def _result(self, future: Any) -> Any:
-        """What a task returned, however long it takes; but not from a cluster without workers or scheduler."""
+        """The result of a task, however long it takes, unless the cluster loses its scheduler or all workers."""
         idle = 0.0
         while True:
             try:
-                return future.result(timeout=LOOK)
+                return future.result(timeout=POLL_SECONDS)
             except CancelledError as error:
                 raise scheduler_lost() from error
             except TimeoutError:
@@ -110,16 +116,16 @@ class Crew:
                     return future.result()
             if self.client.status != "running":
                 raise scheduler_lost()
-            idle = 0.0 if self.client.scheduler_info()["workers"] else idle + LOOK
+            idle = 0.0 if self.client.scheduler_info()["workers"] else idle + POLL_SECONDS
             if idle > self.patience:
                 raise InputError(
-                    f"The cluster has had no worker for {idle:.0f} seconds: start workers, and go on from the "
+                    f"The cluster has had no worker for {idle:.0f} seconds: start workers, and resume from the "
                     "checkpoint."
                 )
 
 
 def scheduler_lost() -> InputError:
     return InputError(
-        "The connection to the Dask scheduler was lost: start the cluster again, and go on from the last checkpoint "
+        "The connection to the Dask scheduler was lost: restart the cluster, and resume from the last checkpoint "
         "(--resume)."
     )

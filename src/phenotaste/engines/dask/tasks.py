@@ -1,7 +1,7 @@
-"""What workers do. Every task is a pure function of files and arguments: done twice, anywhere, it ends the same.
+"""The tasks of the workers: pure functions of files and arguments, so that they can be repeated anywhere.
 
-A task reads one block of patients and their courses, and writes courses under a name that is their checksum. Nothing
-stays on a worker between tasks, so one that is lost costs no more than what it was at.
+A task reads the data and U of one block of patients, and writes a new U under a name that contains its checksum.
+Nothing stays on a worker between tasks, so a lost worker costs no more than its current task.
 """
 
 import hashlib
@@ -13,57 +13,44 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phenotaste.core.kernels.driver import cross_product_gaps
-from phenotaste.core.records import Array, Model, Scored, Shard, Weights
-from phenotaste.engines.dask.files import Damaged, Folder
-from phenotaste.engines.threads import Block, Threads, one_blas_thread, piece_edges
+from phenotaste.core.records import Array, Model, Shard, Weights
+from phenotaste.engines.dask.files import DamagedFile, WorkFolder
+from phenotaste.engines.threads import ThreadSession, one_blas_thread
 
 
 class Job(NamedTuple):
     """What all tasks of a fit have in common."""
 
-    folder: Folder
-    run: str  # keeps the courses of fits that share a folder apart
+    folder: WorkFolder
+    run: str  # separates the U of fits that share a folder
     rank: int
+    n_features: int
     exact: bool
     dtype: str
     lam: float
 
 
-class Stepped(NamedTuple):
-    """Some neighbouring blocks after a step: where their courses are now, and their sums."""
+class SteppedBlocks(NamedTuple):
+    """Consecutive blocks after a step: the files of their U, and their unreduced sums."""
 
-    courses: tuple[str, ...]
-    tally: Array
+    U: tuple[str, ...]
+    sums: Array
 
 
-class Measured(NamedTuple):
-    """One block at the end of a fit."""
+class ScoredBlock(NamedTuple):
+    """`Scored` of one block, with U in a file."""
 
-    courses: str
+    U: str
     W: Array
-    loss: Array  # patients × 3
-    plain: Array  # the same where static features weigh one
-    gaps: Array  # ‖U_kᵀU_k − HᵀH‖² of each patient
-
-
-class OneBlock(Threads):
-    """The patients of one file are one block, whatever would be cut from them elsewhere."""
-
-    def _blocks(self, model: Model) -> list[Block]:
-        last = len(self.shard.offsets) - 1
-        return [Block(0, 0, last, piece_edges(self.shard.offsets, 0, last, self.piece_visits))]
-
-    def tally(self, model: Model, reach: float) -> Array:
-        self.step(model, reach)
-        assert self._accumulator is not None
-        return self._accumulator.buffer[0]
+    loss: Array
+    static_error: Array
+    cp_gap: Array
 
 
 def write_block(
-    folder: Folder, number: int, shard: Shard, mu: Array, first: int, last: int, *, reuse: bool
+    folder: WorkFolder, number: int, shard: Shard, mu: Array, first: int, last: int, *, reuse: bool
 ) -> str:
-    """Patients first..last as a file of their own."""
+    """Write the data of patients first..last."""
     offsets = shard.offsets[first : last + 1]
     indptr = shard.indptr[offsets[0] : offsets[-1] + 1]
     return folder.write(
@@ -80,139 +67,131 @@ def write_block(
     )
 
 
-def same(model: Model) -> Model:
-    """The model as a task of its own: it goes over the network once for each worker, and can be had again."""
+def identity(model: Model) -> Model:
+    """The model as a task of its own: it is sent once to each worker, and can be recomputed."""
     return model
 
 
-def begin(number: int, block: str, *, job: Job, model: Model) -> str:
-    """The courses that a block starts with; returns their name."""
-    with alone_with_blas():
-        engine = engine_of(job, block)
-        engine.start(writable(model))
-        return keep(job, number, engine.courses)
+def init_U(number: int, block: str, *, job: Job, model: Model) -> str:
+    """The initial U of a block; returns its file."""
+    with single_blas_thread():
+        session = open_block(job, block)
+        session.init_U(owned_copy(model))
+        return write_U(job, number, session.U)
 
 
 def step(
-    number: int, block: str, courses: str, previous: str | None, *, job: Job, model: Model, reach: float
-) -> Stepped:
-    with alone_with_blas():
-        engine = engine_of(job, block, read_courses(job, courses))
-        if previous is not None and reach > 0:  # a plain step does not ask where the courses were before
-            engine.previous = read_courses(job, previous)
-        tally = engine.tally(writable(model), reach)
-        return Stepped((keep(job, number, engine.courses),), tally)
+    number: int, block: str, U: str, U_prev: str | None, *, job: Job, model: Model, beta: float
+) -> SteppedBlocks:
+    with single_blas_thread():
+        previous = read_U(job, U_prev) if U_prev is not None and beta > 0 else None  # a plain step needs none
+        session = open_block(job, block, read_U(job, U), previous)
+        sums = session.step_block(owned_copy(model), beta)
+        return SteppedBlocks((write_U(job, number, session.U),), sums)
 
 
-def add(left: Stepped, right: Stepped) -> Stepped:
+def add(left: SteppedBlocks, right: SteppedBlocks) -> SteppedBlocks:
     """A node of the tree in which `tree_reduce` adds blocks."""
-    return Stepped(left.courses + right.courses, left.tally + right.tally)
+    return SteppedBlocks(left.U + right.U, left.sums + right.sums)
 
 
-def measure(block: str, courses: str, *, job: Job, model: Model) -> Measured:
-    """The closing look at a block."""
-    with alone_with_blas():
-        engine, model = engine_of(job, block, read_courses(job, courses)), writable(model)
-        return measured(engine, courses, model, engine.score(model))
+def score(block: str, U: str, *, job: Job, model: Model) -> ScoredBlock:
+    with single_blas_thread():
+        return ScoredBlock(U, *open_block(job, block, read_U(job, U)).score(owned_copy(model))[1:])
 
 
-def project(number: int, block: str, *, job: Job, model: Model, tol: float, max_iter: int) -> Measured:
-    """A block under a fixed model, from the beginning."""
-    with alone_with_blas():
-        engine, model = engine_of(job, block), writable(model)
-        scored = engine.project(model, tol, max_iter)
-        return measured(engine, keep(job, number, engine.courses), model, scored)
+def project(number: int, block: str, *, job: Job, model: Model, tol: float, max_iter: int) -> ScoredBlock:
+    """A block under a fixed model, from its initial U."""
+    with single_blas_thread():
+        scored = open_block(job, block).project(owned_copy(model), tol, max_iter)
+        return ScoredBlock(write_U(job, number, scored.U), *scored[1:])
 
 
-def is_whole(name: str, *, job: Job) -> bool:
-    """Whether a file is there and what was written."""
+def is_intact(name: str, *, job: Job) -> bool:
+    """Whether a file exists and matches its checksum."""
     try:
         job.folder.read(name)
-    except Damaged:
+    except DamagedFile:
         return False
     return True
 
 
-def probe(folder: Folder, token: str) -> dict[str, Any]:
-    """What a worker is: only workers that are alike repeat a fit to the bit. `token` is a file it should see."""
+def probe(folder: WorkFolder, token: str) -> dict[str, Any]:
+    """Versions and processor of a worker: only equal workers give the same bits. `token` is a file it should see."""
     import llvmlite.binding
     import numba
 
     try:
         folder.read(token)
         sees = True
-    except (Damaged, OSError):
+    except (DamagedFile, OSError):
         sees = False
     return {
         "sees": sees,
-        "code": code(),
+        "code": code_digest(),
         "numpy": np.__version__,
         "numba": numba.__version__,
         "processor": str(llvmlite.binding.get_host_cpu_name()),
     }
 
 
-def code() -> str:
-    """A fingerprint of the code that finds the numbers."""
-    here = Path(__file__).parent
+def code_digest() -> str:
+    """A digest of the numerical code."""
+    package = Path(__file__).parents[2]
     digest = hashlib.sha256()
-    for file in sorted([*here.glob("*.py"), *(here.parent / "core").glob("*.py")]):
+    for file in sorted([*(package / "engines").rglob("*.py"), *(package / "core").rglob("*.py")]):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-def measured(engine: OneBlock, courses: str, model: Model, scored: Scored) -> Measured:
-    """All that is asked about patients at the end, while they are here: also what RMSE and CPI need."""
-    gaps = np.empty(len(engine.shard.offsets) - 1)
-    cross_product_gaps(engine.shard.offsets, scored.U, model.H.T @ model.H, gaps)
-    engine.weights = Weights(1.0, engine.weights.mu)
-    return Measured(courses, scored.W, scored.loss, engine.score(model, scored.W).loss, gaps)
-
-
-def writable(model: Model) -> Model:
-    """What came over the network may not be written to, and may lie askew: other compiled code, other last digits."""
+def owned_copy(model: Model) -> Model:
+    """What comes over the network is read-only and may be unaligned: other compiled code, other last digits."""
     return Model(*(np.array(factor) for factor in model))
 
 
-def engine_of(job: Job, block: str, courses: Array | None = None) -> OneBlock:
+def open_block(job: Job, block: str, U: Array | None = None, U_prev: Array | None = None) -> ThreadSession:
     arrays = job.folder.read(block)
     mu = arrays.pop("mu")
     for array in arrays.values():
-        array.flags.writeable = False  # as the cohort's own: another type would be compiled anew
-    return OneBlock(
-        Shard(**arrays),
+        array.flags.writeable = False  # as the cohort's own: numba compiles another type anew
+    shard = Shard(**arrays)
+    if U is None:
+        U = np.zeros((int(shard.offsets[-1]), job.rank), job.dtype)
+    return ThreadSession(
+        shard,
         Weights(job.lam, mu),
-        job.rank,
+        U,
+        job.n_features,
         exact=job.exact,
-        dtype=job.dtype,
         n_jobs=1,
-        courses=courses,
+        U_prev=U_prev,
+        edges=np.array([0, len(shard.offsets) - 1]),
     )
 
 
-def read_courses(job: Job, name: str) -> Array:
-    return job.folder.read(name)["courses"]
+def read_U(job: Job, name: str) -> Array:
+    return job.folder.read(name)["U"]
 
 
-def keep(job: Job, number: int, courses: Array) -> str:
-    return job.folder.write(f"courses/{job.run}/{number:05d}", {"courses": courses})
+def write_U(job: Job, number: int, U: Array) -> str:
+    return job.folder.write(f"courses/{job.run}/{number:05d}", {"U": U})
 
 
-_guard, _inside, _limit = threading.Lock(), 0, ExitStack()
+_lock, _running, _limit = threading.Lock(), 0, ExitStack()
 
 
 @contextmanager
-def alone_with_blas() -> Iterator[None]:
-    """One BLAS thread while any task of this process runs: each on its own would undo the limit of the others."""
-    global _inside
-    with _guard:
-        if _inside == 0:
+def single_blas_thread() -> Iterator[None]:
+    """One BLAS thread while any task of this process runs: a limit for each task would be undone by the others."""
+    global _running
+    with _lock:
+        if _running == 0:
             _limit.enter_context(one_blas_thread())
-        _inside += 1
+        _running += 1
     try:
         yield
     finally:
-        with _guard:
-            _inside -= 1
-            if _inside == 0:
+        with _lock:
+            _running -= 1
+            if _running == 0:
                 _limit.close()
