@@ -7,6 +7,7 @@ import numpy as np
 
 from phenotaste.errors import InputError
 from phenotaste.storage import tensors
+from phenotaste.storage.encoding import json_value
 
 KIND = "taste-model"
 DEFAULT_METHOD = "TASTE"  # of a file that names no method
@@ -53,23 +54,19 @@ def save(
     if include_patients:
         files["patients"] = {name: getattr(model, name) for name in PATIENTS}
     settings = settings_of(model)
-    figures = {name: plain(getattr(model, name)) for name in (*FIGURES, *more_figures)}
+    figures = {name: json_value(getattr(model, name)) for name in (*FIGURES, *more_figures)}
     meta = {"method": type(model).__name__, "settings": settings, "figures": figures}
     tensors.write(path, KIND, files, meta, extra_files)
 
 
 def settings_of(model: Any) -> dict[str, Any]:
     """Return the parameters that determine the result, as JSON values."""
-    settings = {name: plain(value) for name, value in model.get_params().items() if name not in NOT_SAVED}
+    settings = {
+        name: json_value(value) for name, value in model.get_params().items() if name not in NOT_SAVED
+    }
     if not isinstance(settings["random_state"], int):
         settings["random_state"] = None
     return settings
-
-
-def plain(value: Any) -> Any:
-    """Return a number, text or None as a JSON value; NaN and infinity become None."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def load(

@@ -12,8 +12,8 @@ from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Columns, align_static, columns_of, move_columns, positions
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
-from phenotaste.model_file import plain
 from phenotaste.storage import tensors
+from phenotaste.storage.encoding import json_value
 
 RUNTIME_PARAMS = ("callback", "verbose", "device")  # not saved with a model
 Settings = dict[str, Any]
@@ -102,7 +102,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         arrays |= {"classes_": self.classes_, "feature_names": self._columns.feature_names}
         arrays |= {"static_names": self._columns.static_names}
         widths = {"n_features": self._columns.n_features, "n_static": self._columns.n_static}
-        figures = {name: plain(getattr(self, name)) for name in self._figures}
+        figures = {name: json_value(getattr(self, name)) for name in self._figures}
         files = {"model": {name: array for name, array in arrays.items() if array is not None}}
         tensors.write(
             path, self._kind, files, {"settings": saved_settings(self), "figures": figures | widths}
@@ -270,9 +270,8 @@ def aligned_visits(cohort: Cohort, columns: Columns) -> sparse.csr_array:
 def saved_settings(model: Any) -> Settings:
     """The settings as JSON values, without those of the run."""
     settings = {
-        name: plain(value) for name, value in model.get_params().items() if name not in RUNTIME_PARAMS
+        name: json_value(value) for name, value in model.get_params().items() if name not in RUNTIME_PARAMS
     }
-    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     if "random_state" in settings and not isinstance(settings["random_state"], int):
         settings["random_state"] = None
     return settings

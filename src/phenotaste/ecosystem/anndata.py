@@ -17,11 +17,12 @@ from phenotaste import __version__
 from phenotaste.cohort import Cohort
 from phenotaste.ecosystem.membership import Phenotype, fitted_of, phenotypes_of
 from phenotaste.errors import InputError
-from phenotaste.model_file import FIGURES, NOT_SAVED, plain
+from phenotaste.model_file import FIGURES, settings_of
 from phenotaste.report.patients import Patients
 from phenotaste.review import fingerprint
 from phenotaste.review.reviewed import unique
 from phenotaste.storage.atomic import check_output_file, replace_file
+from phenotaste.storage.encoding import json_value
 
 OURS, LABEL, VISITS = "phenotaste", "label", "visits"
 SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"
@@ -229,14 +230,12 @@ def visits_record(cohort: Cohort, ids: NDArray[Any], features: NDArray[Any]) -> 
 def model_record(model: Any, phenotypes: list[Phenotype]) -> dict[str, Any]:
     """The model behind the scores: what it is, how it went, and the definitions that belong to no feature of var."""
     fitted = fitted_of(model)
-    settings = {name: plain(value) for name, value in fitted.get_params().items() if name not in NOT_SAVED}
-    settings["random_state"] = settings["random_state"] if isinstance(settings["random_state"], int) else None
-    figures = {name.rstrip("_"): plain(getattr(fitted, name)) for name in FIGURES}
+    figures = {name.rstrip("_"): json_value(getattr(fitted, name)) for name in FIGURES}
     record = {
         "method": type(fitted).__name__,
         "fingerprint": fingerprint(fitted),
         "phenotypes": np.array([phenotype.name for phenotype in phenotypes], object),
-        "settings": {name: value for name, value in settings.items() if value is not None},
+        "settings": {name: value for name, value in settings_of(fitted).items() if value is not None},
         "figures": {name: value for name, value in figures.items() if value is not None},
         "H": np.array(fitted.H_),
     }

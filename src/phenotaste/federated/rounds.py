@@ -18,7 +18,7 @@ from phenotaste.federated.requests import EVALUATE, JOIN, STEP
 from phenotaste.federated.responses import Response
 from phenotaste.federated.settings import Settings
 from phenotaste.federated.state import DONE, CoordinatorState, StartState
-from phenotaste.model_file import plain
+from phenotaste.storage.encoding import json_value
 
 
 def next_state(state: CoordinatorState, responses: list[Response]) -> CoordinatorState:
@@ -107,7 +107,7 @@ def model_steps(
             starts[task.start] = noisy_model_step(state, start, responses, total)
         else:
             starts[task.start] = model_step(state, start, total, incomparable)
-    entry["objective"] = [plain(start.fit.losses[-1]) for start in starts]
+    entry["objective"] = [json_value(start.fit.losses[-1]) for start in starts]
     entry["undone"] = [task.start for task in tasks if starts[task.start].undone]
     noise = {response.site: response.noise._asdict() for response in responses if response.noise is not None}
     if noise:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from phenotaste.core.loop import Outcome
+from phenotaste.storage.encoding import json_value
 from phenotaste.taste import TASTE
 
 UNIQUE_CPI = 0.9  # called near 1 from here; the same threshold as in the rules of `phenotaste select`
@@ -56,11 +57,8 @@ class FitSummary:
         >>> report.fit_summary(model).as_dict()["outcome"]
         'converged'
         """
-        record = asdict(self) | {"converged": self.converged}
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in record.items()
-        }
+        record: dict[str, Any] = json_value(asdict(self) | {"converged": self.converged})
+        return record
 
     def lines(self) -> list[tuple[str, str]]:
         """Return label and text of each line. Small counts are not hidden.

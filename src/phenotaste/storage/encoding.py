@@ -94,6 +94,16 @@ def is_sealed(content: bytes, checksum: object) -> bool:
     return hashlib.sha256(blank).hexdigest() == checksum
 
 
+def json_value(value: Any) -> Any:
+    """Return a value, or all values of a dictionary or list, as JSON can hold them: NaN and infinity become None."""
+    if isinstance(value, Mapping):
+        return {name: json_value(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(part) for part in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 # --- the safetensors format --------------------------------------------------------------------------------
 
 
