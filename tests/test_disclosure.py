@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
-from phenotaste.disclosure import FEWEST, Gate, rounded, rounded_all
+from phenotaste.disclosure import MIN_CELL_SIZE, Gate, rounded, rounded_all
 from phenotaste.report import names
 
 sizes = st.one_of(st.integers(0, 14), st.integers(0, 60), st.just(0))
@@ -17,7 +17,7 @@ small_tables = st.tuples(st.integers(1, 4), st.integers(2, 3)).flatmap(
 
 
 def is_small(count):
-    return 0 < count < FEWEST
+    return 0 < count < MIN_CELL_SIZE
 
 
 class Reader:
@@ -79,8 +79,8 @@ def test_no_small_cell_of_a_table_can_be_told(cells):
     sets = subsets(cells.size)
     sums = sets @ reader.truth
     told = reader.can_tell(sets)
-    assert not np.any(told & (sums > 0) & (sums < FEWEST))
-    for cell in np.flatnonzero((cells > 0) & (cells < FEWEST))[:3]:
+    assert not np.any(told & (sums > 0) & (sums < MIN_CELL_SIZE))
+    for cell in np.flatnonzero((cells > 0) & (cells < MIN_CELL_SIZE))[:3]:
         least, most = reader.bounds(cell)
         assert most - least > 0.5
 
@@ -93,7 +93,7 @@ def test_no_small_part_can_be_told_from_the_total(counts):
     assert not any(is_small(m) for m in shown if m is not None)
     if secret and not is_small(sum(counts)):
         assert len(secret) >= 2
-        assert sum(secret) >= FEWEST
+        assert sum(secret) >= MIN_CELL_SIZE
 
 
 @given(st.lists(st.integers(0, 15), min_size=1, max_size=8), st.integers(0, 60))

@@ -1,7 +1,7 @@
-"""The one gate through which numbers about patients leave: none of 1 to 10 patients, and none to be had by subtraction.
+"""Statistical disclosure control: no number about 1 to 10 patients is shown, and none can be obtained by subtraction.
 
-A count of zero is shown: there is nobody to hide. Whatever is hidden looks the same, whether it was small itself or
-would have given a small one away, for else the smallest of hidden counts could be told from the rest.
+A count of zero is shown. Hidden entries all look the same, whether they are small themselves (primary suppression) or
+would reveal a small one (secondary suppression); otherwise a reader could infer which counts are small.
 """
 
 import math
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-FEWEST = 11
-DIGITS = 3  # significant ones; more would say nothing to a reader
+MIN_CELL_SIZE = 11
+DIGITS = 3  # significant digits
 
 
 @dataclass(frozen=True)
 class Suppressed:
-    """An entry of the audit list: what is not shown, where, and why. It holds no count of patients.
+    """An entry of the audit list: what is not shown, where, and why. It contains no count of patients.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class Suppressed:
     >>> gate = Gate()
     >>> gate.count("overview", "cases", 4)
     >>> gate.audit[0].where, gate.audit[0].reason
-    ('overview', 'fewer than 11 patients, or fewer could be told by subtraction')
+    ('overview', 'fewer than 11 patients, or fewer could be inferred by subtraction')
     """
 
     where: str
@@ -39,9 +39,9 @@ class Suppressed:
 
 @dataclass
 class Gate:
-    """Lets through what at least `fewest` patients stand behind; a `trusted` one lets everything through.
+    """Show only numbers that concern at least `min_cell_size` patients; a `trusted` gate shows everything.
 
-    `audit` lists what was held back.
+    `audit` lists what was suppressed.
 
     Examples
     --------
@@ -54,14 +54,14 @@ class Gate:
     'cases'
     """
 
-    fewest: int = FEWEST
+    min_cell_size: int = MIN_CELL_SIZE
     trusted: bool = False
     audit: list[Suppressed] = field(default_factory=list)
 
     @property
     def reason(self) -> str:
-        """What the audit list says of what is held back."""
-        return f"fewer than {self.fewest} patients, or fewer could be told by subtraction"
+        """The reason given in the audit list for suppressed numbers."""
+        return f"fewer than {self.min_cell_size} patients, or fewer could be inferred by subtraction"
 
     def note(self, where: str, what: str, reason: str | None = None) -> None:
         """Add to the audit list.
@@ -76,26 +76,26 @@ class Gate:
         """
         self.audit.append(Suppressed(where, what, reason or self.reason))
 
-    def few(self, counts: Any) -> Any:
-        """Whether a count, or each of several, must not be seen.
+    def is_small(self, counts: Any) -> Any:
+        """Return whether a count, or each of several, must not be shown.
 
         Examples
         --------
         >>> from phenotaste.disclosure import Gate
         >>> gate = Gate()
-        >>> gate.few([0, 1, 10, 11])
+        >>> gate.is_small([0, 1, 10, 11])
         array([False,  True,  True, False])
         """
-        found = np.asarray(counts)
-        return (found > 0) & (found < (0 if self.trusted else self.fewest))
+        counts = np.asarray(counts)
+        return (counts > 0) & (counts < (0 if self.trusted else self.min_cell_size))
 
     @property
-    def smallest_group(self) -> int:
-        """Of how many patients a mean, a quantile or a point of a curve may be shown; one of nobody never is."""
-        return 1 if self.trusted else self.fewest
+    def min_group_size(self) -> int:
+        """The minimum number of patients for a mean, a quantile or a point of a curve; never zero."""
+        return 1 if self.trusted else self.min_cell_size
 
     def count(self, where: str, what: str, count: int, *differences: int) -> int | None:
-        """A count, unless it or one of the `differences` a reader can take with other shown counts is small.
+        """Return a count, or None if it or one of its `differences` from other shown counts is small.
 
         Examples
         --------
@@ -104,13 +104,13 @@ class Gate:
         >>> gate.count("overview", "women", 95), gate.count("overview", "women", 95, 100 - 95)
         (95, None)
         """
-        if any(self.few(n) for n in (count, *differences)):
+        if any(self.is_small(n) for n in (count, *differences)):
             self.note(where, what)
             return None
         return int(count)
 
     def number(self, where: str, what: str, value: float, backed_by: int) -> float | None:
-        """A mean, quantile or effect of so many patients, rounded; None also for what is not a number.
+        """Return a mean, quantile or effect, rounded; None if `backed_by` is too few patients, or for NaN.
 
         Examples
         --------
@@ -119,38 +119,38 @@ class Gate:
         >>> gate.number("profile", "age", 61.234, backed_by=40), gate.number("profile", "age", 61.234, backed_by=4)
         (61.2, None)
         """
-        if backed_by < self.smallest_group:
-            if backed_by:  # nothing is hidden of nobody
+        if backed_by < self.min_group_size:
+            if backed_by:  # without patients nothing is suppressed
                 self.note(where, what)
             return None
         return rounded(value)
 
     def parts(self, where: str, what: str, counts: Sequence[int] | Counts) -> list[int | None]:
-        """Counts whose total is known: also the next larger where the hidden ones together are still too few.
+        """Return counts whose total is known; while the hidden ones together are small, hide the next larger too.
 
         Examples
         --------
         >>> from phenotaste.disclosure import Gate
         >>> gate = Gate()
-        >>> gate.parts("overview", "leading patients", [4, 100, 30])  # 4 alone could be had by subtraction
+        >>> gate.parts("overview", "leading patients", [4, 100, 30])  # 4 alone could be inferred by subtraction
         [None, 100, None]
         """
-        found = np.asarray(counts, np.int64)
-        hidden = self.few(found)
-        while hidden.any() and self.few(int(found[hidden].sum())):
-            others = np.flatnonzero(~hidden & (found > 0))
+        sizes = np.asarray(counts, np.int64)
+        hidden = self.is_small(sizes)
+        while hidden.any() and self.is_small(int(sizes[hidden].sum())):
+            others = np.flatnonzero(~hidden & (sizes > 0))
             if not len(others):
                 hidden[:] = True  # the total itself is too small
                 break
-            hidden[others[found[others].argmin()]] = True
+            hidden[others[sizes[others].argmin()]] = True
         if hidden.any():
             self.note(where, what)
-        return [None if hide else int(n) for hide, n in zip(hidden, found, strict=True)]
+        return [None if hide else int(n) for hide, n in zip(hidden, sizes, strict=True)]
 
     def chain(self, where: str, what: str, counts: Sequence[int]) -> list[int | None]:
-        """Counts of which each is what is left of the one before: no two that are shown differ by 1 to 10.
+        """Return counts of nested groups; no two that are shown differ by 1 to 10.
 
-        The last one is known anyhow (it is the size of the cohort), so it is kept, and the rest gives way to it.
+        The last one is known in any case (it is the size of the cohort), so it is kept and others are hidden.
 
         Examples
         --------
@@ -161,27 +161,27 @@ class Gate:
         """
         shown: list[int | None] = []
         for n in reversed(counts):
-            seen = [m for m in shown if m is not None]
-            safe = not self.few(n) and not any(self.few(abs(n - m)) for m in seen)
+            kept = [m for m in shown if m is not None]
+            safe = not self.is_small(n) and not any(self.is_small(abs(n - m)) for m in kept)
             shown.append(int(n) if safe else None)
         if None in shown:
             self.note(where, what)
         return shown[::-1]
 
     def table(self, counts: Counts, rows: Mask | None = None, columns: Mask | None = None) -> Mask:
-        """Which cells to hide in a table of groups by levels in which every patient stands once.
+        """Return which cells to hide in a contingency table that counts every patient once.
 
-        All row and column totals are taken as known, but for those of `rows` and `columns` that are not open; of
-        these only the total together is. Hidden is a rectangle, some rows by some columns. Of a rectangle nothing but
-        the sums of its rows and of its columns can be told, so it grows until none of these sums is small; the whole
-        table always will do. The caller notes what is hidden.
+        All row and column totals are assumed to be known, except those outside the masks `rows` and `columns`, of
+        which only the sum is. The hidden cells form a rectangle, some rows by some columns. A reader can infer only
+        the row and column sums of the rectangle, so it grows until none of these sums is small. The caller adds what
+        is hidden to the audit list.
 
         Examples
         --------
         >>> import numpy as np
         >>> from phenotaste.disclosure import Gate
         >>> gate = Gate()
-        >>> gate.table(np.array([[40, 3], [60, 50], [30, 20]]))  # the 3, and what would give it away
+        >>> gate.table(np.array([[40, 3], [60, 50], [30, 20]]))  # the 3, and what would reveal it
         array([[ True,  True],
                [False, False],
                [ True,  True]])
@@ -192,7 +192,7 @@ class Gate:
         if self.trusted:
             return np.zeros(counts.shape, bool)
         pooled = _pooled(_pooled(counts, open_rows).T, open_columns).T
-        if self.few(pooled.sum(axis=0)).any() or self.few(pooled.sum(axis=1)).any():
+        if self.is_small(pooled.sum(axis=0)).any() or self.is_small(pooled.sum(axis=1)).any():
             return np.ones(counts.shape, bool)
         row, column = self._rectangle(pooled)
         hidden = closed.copy()
@@ -202,14 +202,14 @@ class Gate:
         return hidden
 
     def _rectangle(self, table: Counts) -> tuple[Mask, Mask]:
-        """The rows and the columns whose common cells are to be hidden."""
-        few = self.few(table)
-        rows, columns = few.any(axis=1), few.any(axis=0)
-        while few.any():
+        """Return the rows and the columns whose common cells are to be hidden."""
+        primary = self.is_small(table)
+        rows, columns = primary.any(axis=1), primary.any(axis=0)
+        while primary.any():
             part = table[np.ix_(rows, columns)]
-            if (small := self.few(part.sum(axis=0))).any():
+            if (small := self.is_small(part.sum(axis=0))).any():
                 rows[_smallest(table[:, np.flatnonzero(columns)[small]].sum(axis=1), rows)] = True
-            elif (small := self.few(part.sum(axis=1))).any():
+            elif (small := self.is_small(part.sum(axis=1))).any():
                 columns[_smallest(table[np.flatnonzero(rows)[small]].sum(axis=0), columns)] = True
             else:
                 break
@@ -217,7 +217,7 @@ class Gate:
 
 
 def rounded(value: float | None, digits: int = DIGITS) -> float | None:
-    """To so many significant digits; None for what is not a finite number.
+    """Round to a number of significant digits; None for NaN and infinity.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def rounded(value: float | None, digits: int = DIGITS) -> float | None:
 
 
 def rounded_all(values: Any, digits: int = DIGITS) -> list[float]:
-    """A curve's numbers, each rounded; they must be finite."""
+    """Round the finite values of a curve."""
     return [float(f"{value:.{digits}g}") for value in np.asarray(values, np.float64).tolist()]
 
 
@@ -246,13 +246,13 @@ def printable(name: Any) -> str:
 
 
 def _pooled(counts: Counts, keep: Mask) -> Counts:
-    """The rows that are kept, and the others added up to one more where there are any."""
+    """Return the rows to keep and, if there are others, their sum as one more row."""
     if keep.all():
         return counts
     return np.vstack([counts[keep], counts[~keep].sum(axis=0)])
 
 
 def _smallest(sizes: Counts, taken: Mask) -> int:
-    """The one with the fewest, but some, that is not taken yet."""
+    """Return the position of the smallest positive size that is not taken yet."""
     candidates = np.flatnonzero(~taken & (sizes > 0))
     return int(candidates[sizes[candidates].argmin()])

@@ -23,7 +23,7 @@ def simulated_content(n_phenotypes=5, n_features=None, seed=0, **changes):
         "version": "0.2.0",
         "title": "Heart failure in primary care",
         "fingerprint": FINGERPRINT,
-        "fewest": 11,
+        "min_cell_size": 11,
         "trusted": False,
         "overview": _overview(n_phenotypes, places, prevalence),
         "features": {"temporal": temporal, "static": static},

@@ -9,7 +9,7 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from phenotaste.disclosure import FEWEST, Gate
+from phenotaste.disclosure import MIN_CELL_SIZE, Gate
 from phenotaste.errors import InputError
 from phenotaste.prediction.calibration import GRID, calibration, risk_groups, roc_curve
 from phenotaste.prediction.evaluation_tables import (
@@ -146,7 +146,7 @@ def test_groups_of_risk_hold_enough_of_either_class_and_everybody_once(seed, n, 
     risk, case = predictions(seed, n, ties, share)
     gate = Gate()
     groups = risk_groups(risk, case, gate)
-    if case.sum() < FEWEST or (~case).sum() < FEWEST:
+    if case.sum() < MIN_CELL_SIZE or (~case).sum() < MIN_CELL_SIZE:
         assert not groups
         assert gate.audit
         return
@@ -154,7 +154,7 @@ def test_groups_of_risk_hold_enough_of_either_class_and_everybody_once(seed, n, 
     assert len(groups) <= 10
     for group in groups:
         cases = round(group["observed"] * group["patients"])
-        assert FEWEST <= cases <= group["patients"] - FEWEST
+        assert MIN_CELL_SIZE <= cases <= group["patients"] - MIN_CELL_SIZE
     total = sum(group["observed"] * group["patients"] for group in groups)
     assert total == pytest.approx(case.sum())
     assert sum(g["predicted"] * g["patients"] for g in groups) == pytest.approx(risk.sum())
@@ -192,14 +192,14 @@ def test_many_patients_have_ten_groups():
 def test_the_roc_curve_rises_and_its_area_is_near_the_auc(seed, n, ties):
     risk, case = predictions(seed, n, ties)
     curve = roc_curve(risk, case, Gate())
-    if min(case.sum(), (~case).sum()) < FEWEST:
+    if min(case.sum(), (~case).sum()) < MIN_CELL_SIZE:
         assert curve is None
         return
     assert (np.diff(curve) >= -1e-12).all()
     assert curve[-1] == 1.0
     # In steps of 11 patients the area is that of grouped risks, a little less than the AUC, and never far from it.
     coarse = np.trapezoid(curve, GRID)
-    assert abs(coarse - measure(risk, case)[0, 0]) < 0.03 + 2 * FEWEST / n
+    assert abs(coarse - measure(risk, case)[0, 0]) < 0.03 + 2 * MIN_CELL_SIZE / n
 
 
 def test_every_step_of_a_roc_curve_is_of_many_patients():

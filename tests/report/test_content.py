@@ -78,7 +78,7 @@ def test_it_is_json_and_says_what_it_is(built, model):
     record = json.loads(json.dumps(built.as_dict(), allow_nan=False))
     assert record["format"] == 1
     assert record["fingerprint"] == fingerprint(model)
-    assert record["fewest"] == 11
+    assert record["min_cell_size"] == 11
     assert not record["trusted"]
     assert dict(record["overview"]["figures"])["Patients"] == "400"
     assert len(record["phenotypes"]) == 4

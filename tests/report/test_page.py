@@ -295,7 +295,7 @@ def test_hidden_numbers_say_so(opened):
     content["phenotypes"][2]["leading"]["patients"] = None
     content["overview"]["map"][1]["size"] = None
     content["overview"]["attrition"][1] |= {"patients": None, "removed": None}
-    content["fewest"] = 20
+    content["min_cell_size"] = 20
     page = opened(content).page
     assert card(page, 2).inner_text().count("fewer than 20 patients") == 6
     assert "25% here, fewer than 20 patients in the rest" in card(page, 3).inner_text()

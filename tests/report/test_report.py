@@ -24,7 +24,7 @@ from phenotaste.report.html import render
 from phenotaste.report.patients import NO_PHENOTYPE, Patients, patients_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-FEWEST = 11
+MIN_CELL_SIZE = 11
 
 
 @pytest.fixture(scope="module")
@@ -286,9 +286,9 @@ class ByHand:
         """Every statistic that is shown is of nobody or of at least eleven, and so is what it leaves out."""
         for feature in shown.features.temporal:
             self.safe(has_feature(self.cohort, feature.name), feature.share)
-            assert has_feature(self.fitted_on, feature.name).sum() >= FEWEST
+            assert has_feature(self.fitted_on, feature.name).sum() >= MIN_CELL_SIZE
         for feature in shown.features.static:
-            assert np.count_nonzero(self.static_at_fit[feature.name]) >= FEWEST
+            assert np.count_nonzero(self.static_at_fit[feature.name]) >= MIN_CELL_SIZE
             if feature.name != "zxcount":
                 self.safe(self.static[feature.name] > 0, feature.share)
         for r, phenotype in enumerate(shown.phenotypes):
@@ -299,21 +299,21 @@ class ByHand:
                 self.check_contrast(fact, mine)
             if phenotype.outcome is not None and phenotype.outcome.odds_ratio is not None:
                 labels = self.cohort.labels
-                if np.isnan(labels).sum() < FEWEST:  # then those without a label count as no cases
+                if np.isnan(labels).sum() < MIN_CELL_SIZE:  # then those without a label count as no cases
                     labels = np.nan_to_num(labels)
                 for label in (0, 1):
                     for group in (mine, ~mine):
                         n = np.sum(group & (labels == label))
-                        assert n == 0 or n >= FEWEST
+                        assert n == 0 or n >= MIN_CELL_SIZE
             if phenotype.typical:
-                assert mine.sum() >= FEWEST * len(phenotype.typical)
+                assert mine.sum() >= MIN_CELL_SIZE * len(phenotype.typical)
             self.check_bands(phenotype.course, mine)
 
     def safe(self, members, shown):
         if shown is not None:
             n = int(members.sum())
-            assert not 0 < n < FEWEST
-            assert not 0 < self.K - n < FEWEST
+            assert not 0 < n < MIN_CELL_SIZE
+            assert not 0 < self.K - n < MIN_CELL_SIZE
             assert shown == rounded(n / self.K)
 
     def check_contrast(self, fact, mine):
@@ -321,8 +321,8 @@ class ByHand:
             assert fact.rest is None
             assert fact.effect is None
             return
-        assert mine.sum() >= FEWEST
-        assert (~mine).sum() >= FEWEST
+        assert mine.sum() >= MIN_CELL_SIZE
+        assert (~mine).sum() >= MIN_CELL_SIZE
         if fact.feature in ("visits", "months of follow-up"):
             return
         values = self.static[fact.feature]
@@ -333,12 +333,12 @@ class ByHand:
             return
         for group in (mine, ~mine):
             for members in (unusual & group, ~unusual & group):
-                assert members.sum() == 0 or members.sum() >= FEWEST
+                assert members.sum() == 0 or members.sum() >= MIN_CELL_SIZE
 
     def check_bands(self, course, mine):
         visits = self.cohort.visit_counts
         if course.visits is not None:
-            assert min(np.sum(mine & (visits >= x)) for x in course.visits.x) >= FEWEST
+            assert min(np.sum(mine & (visits >= x)) for x in course.visits.x) >= MIN_CELL_SIZE
         if course.months is not None:
             times, offsets = self.cohort.visit_times, self.cohort.offsets
             for x in course.months.x:
@@ -346,7 +346,7 @@ class ByHand:
                 for k in np.flatnonzero(mine):
                     days = (times[offsets[k] : offsets[k + 1]] - times[offsets[k]]) / np.timedelta64(1, "D")
                     there += bool(np.any(np.floor(days / (365.25 / 12)) == x))
-                assert there >= FEWEST or course.months.x[1] - course.months.x[0] > 1
+                assert there >= MIN_CELL_SIZE or course.months.x[1] - course.months.x[0] > 1
 
     def small_statistics(self):
         """Texts of shares of one to ten patients of a group, to be searched for."""
@@ -355,7 +355,7 @@ class ByHand:
         for group in [*groups, *(~group for group in groups[:-1])]:
             for members in (*(v > 0 for v in self.static.values()), self.cohort.labels == 1):
                 n = np.sum(members & group)
-                if 0 < n < FEWEST:
+                if 0 < n < MIN_CELL_SIZE:
                     found.add(str(rounded(n / group.sum())))
         return {text for text in found if len(text) >= 5}  # shorter ones are in any text
 
@@ -401,16 +401,17 @@ def test_nothing_of_fewer_than_eleven_leaves(seed, n_patients, rank, others, tmp
     assert "zxid" not in text
     assert not re.search(r"19[89]\d-\d\d-\d\d", text)
     for j in range(12):
-        if has_feature(fitted_on, f"zxcode{j:03d}").sum() < FEWEST:
+        if has_feature(fitted_on, f"zxcode{j:03d}").sum() < MIN_CELL_SIZE:
             assert f"zxcode{j:03d}" not in text
     for name, values in by_hand.static_at_fit.items():
-        if np.count_nonzero(values) < FEWEST:
+        if np.count_nonzero(values) < MIN_CELL_SIZE:
             assert name not in text
     assert "age=9" not in text.replace("age=90+", "")
-    if n_patients < FEWEST:
+    if n_patients < MIN_CELL_SIZE:
         assert shown.overview.cohort == []
         return
-    safe = {str(rounded(n / m)) for m in range(FEWEST, n_patients + 1) for n in (0, *range(FEWEST, m + 1))}
+    sizes = range(MIN_CELL_SIZE, n_patients + 1)
+    safe = {str(rounded(n / m)) for m in sizes for n in (0, *range(MIN_CELL_SIZE, m + 1))}
     effects = {str(abs(c.effect)) for p in shown.phenotypes for c in p.profile if c.effect}
     odds = {
         str(x)

@@ -73,7 +73,7 @@ def _disclosable_static(cohort: Cohort, having: Array, gate: Gate) -> Array:
             counts = gate.parts("static", "", [*having[levels].tolist(), rest])
             mask[levels] &= [count is not None for count in counts[:-1]]
         else:  # continuous values and overlapping levels do not add up to a known total
-            mask[levels] &= having[levels] >= gate.fewest
+            mask[levels] &= having[levels] >= gate.min_cell_size
     return mask
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phenotaste.cohort import Cohort
-from phenotaste.disclosure import FEWEST
+from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.errors import InputError
 from phenotaste.federated import messages
 from phenotaste.federated.requests import Request, agreement_digest, parse_request
@@ -56,7 +56,7 @@ def step(
     state: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     min_patients: int = MIN_PATIENTS,
-    min_cell_size: int = FEWEST,
+    min_cell_size: int = MIN_CELL_SIZE,
     epsilon: float | None = None,
     delta: float = DEFAULT_DELTA,
     exact: bool = False,
@@ -171,7 +171,7 @@ def _check_sequence(
             f"{message.source} is of round {request.round}, and this site has responded to round {state.round} "
             "already: use the newest request; older ones, and a second one of a round, get no response."
         )
-    if policy.min_cell_size != state.min_cell_size and policy.min_cell_size != FEWEST:
+    if policy.min_cell_size != state.min_cell_size and policy.min_cell_size != MIN_CELL_SIZE:
         raise InputError(
             f"This site started with min_cell_size={state.min_cell_size}, which cannot change within a fit."
         )

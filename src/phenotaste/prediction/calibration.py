@@ -60,7 +60,7 @@ def risk_groups(risk: Array, case: Array, gate: Gate) -> list[dict[str, Any]]:
     """
     order = np.argsort(risk, kind="stable")
     risk, case = risk[order], case[order]
-    wanted, fewest = len(risk) / MOST_GROUPS, gate.smallest_group
+    wanted, fewest = len(risk) / MOST_GROUPS, gate.min_group_size
     groups: list[dict[str, Any]] = []
     first = 0
     while first < len(risk):
@@ -99,14 +99,14 @@ def roc_curve(risk: Array, case: Array, gate: Gate) -> Array | None:
     None where cases or controls are too few for a curve.
     """
     n_cases, n_controls = int(case.sum()), int((~case).sum())
-    if min(n_cases, n_controls) < gate.smallest_group:
+    if min(n_cases, n_controls) < gate.min_group_size:
         gate.note("ROC curve", "all of it")
         return None
     order = np.argsort(-risk, kind="stable")
     risk, case = risk[order], case[order]
     ends = [0]
     for end in np.flatnonzero(np.r_[np.diff(risk) < 0, True]) + 1:
-        if end - ends[-1] >= gate.smallest_group:
+        if end - ends[-1] >= gate.min_group_size:
             ends.append(int(end))
     if ends[-1] < len(case):
         ends[max(len(ends) - 1, 1) :] = [len(case)]  # what is left is too small for a step of its own

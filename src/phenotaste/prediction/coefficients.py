@@ -128,7 +128,7 @@ def definition(model: TASTE, r: int, gate: Gate) -> str:
         if factor is None or having is None:
             continue
         column = factor[:, r]
-        heavy = (column > LEAST_WEIGHT * column.max()) & (having >= gate.smallest_group)
+        heavy = (column > LEAST_WEIGHT * column.max()) & (having >= gate.min_group_size)
         order = [j for j in np.argsort(-column, kind="stable") if heavy[j]][:top]
         shown += [str(j) if names is None else str(names[j]) for j in order]
     return "; ".join(

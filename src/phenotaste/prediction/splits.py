@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.core.records import Array
-from phenotaste.disclosure import FEWEST
+from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.errors import InputError
 
 TRAIN, VALIDATION, TEST = 0.75, 0.10, 0.15  # the paper's, in its supplement
@@ -42,7 +42,7 @@ def check_sizes(case: Array) -> None:
                 f"The cohort has fewer than {FEWEST_OF_A_CLASS} {what}, too few to be split for learning, tuning and "
                 "testing: use a larger cohort."
             )
-    if sum(round(TEST * np.count_nonzero(case == side)) for side in (False, True)) < FEWEST:
+    if sum(round(TEST * np.count_nonzero(case == side)) for side in (False, True)) < MIN_CELL_SIZE:
         raise InputError(
-            f"The cohort is too small: fewer than {FEWEST} patients would be tested on; use a larger one."
+            f"The cohort is too small: fewer than {MIN_CELL_SIZE} patients would be tested on; use a larger one."
         )

@@ -89,7 +89,7 @@ def build(
         card=model_card(model, origin, described.lines, fit, gate),
         audit=list(gate.audit),
         review=None if review is None else Review.read(review).as_dict(),
-        fewest=gate.fewest,
+        min_cell_size=gate.min_cell_size,
         trusted=gate.trusted,
     )
 
@@ -109,20 +109,24 @@ class Described(NamedTuple):
 
 
 def describe_patients(model: Any, cohort: Cohort | None, numbers: list[int], gate: Gate) -> Described:
-    if cohort is not None and len(cohort) < gate.smallest_group:
-        gate.note("overview", "everything about the cohort", f"it has fewer than {gate.fewest} patients")
+    if cohort is not None and len(cohort) < gate.min_group_size:
+        gate.note(
+            "overview", "everything about the cohort", f"it has fewer than {gate.min_cell_size} patients"
+        )
         return Described(
-            numbers, [f"The cohort has fewer than {gate.fewest} patients: nothing about it is shown."]
+            numbers, [f"The cohort has fewer than {gate.min_cell_size} patients: nothing about it is shown."]
         )
     patients = patients_of(model, cohort)
     if patients is None:
         return Described(numbers, ["No cohort was given: the page shows the definitions and the fit only."])
-    if len(patients.W) < gate.smallest_group:
+    if len(patients.W) < gate.min_group_size:
         gate.note(
-            "overview", "everything about the patients of the fit", f"there are fewer than {gate.fewest}"
+            "overview",
+            "everything about the patients of the fit",
+            f"there are fewer than {gate.min_cell_size}",
         )
         return Described(
-            numbers, [f"There are fewer than {gate.fewest} patients: nothing about them is shown."]
+            numbers, [f"There are fewer than {gate.min_cell_size} patients: nothing about them is shown."]
         )
     groups = group_patients(patients, numbers, gate)
     months = None if cohort is None else months_since_first(cohort)
@@ -145,7 +149,7 @@ def overview(
     if not defined.temporal.names:
         notes = [
             *notes,
-            f"No feature is shown: fewer than {gate.fewest} patients of the fit have any of them.",
+            f"No feature is shown: fewer than {gate.min_cell_size} patients of the fit have any of them.",
         ]
     curve, ending = loss_curve(model, gate)
     hidden: list[float | None] = [None] * len(described.numbers)
@@ -198,7 +202,7 @@ def temporal_shares(factor: Factor, described: Described, gate: Gate) -> list[fl
         return [None] * len(factor.names)
     K = described.groups.n_patients
     counts = [int(described.feature_counts.temporal[rows].sum()) for rows in factor.sources]
-    return [None if gate.few(n) or gate.few(K - n) else rounded(n / K) for n in counts]
+    return [None if gate.is_small(n) or gate.is_small(K - n) else rounded(n / K) for n in counts]
 
 
 def phenotypes(
@@ -242,7 +246,7 @@ def patient_results(described: Described, compared: list[Compared], r: int, gate
         "profile": contrasts(compared, groups, r, gate),
         "outcome": outcome_link(described.labels, groups, r, gate),
     }
-    if groups.sizes[r] < gate.smallest_group:
+    if groups.sizes[r] < gate.min_group_size:
         if groups.sizes[r]:
             gate.note(f"phenotype {described.numbers[r]}", "courses")
         return shown

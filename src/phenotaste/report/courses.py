@@ -87,7 +87,7 @@ def last_shown(month: Integers, owner: Integers, gate: Gate) -> int:
     """The last month in which enough patients have visits."""
     changes = np.concatenate([[True], (np.diff(month) != 0) | (np.diff(owner) != 0)])
     patients = np.bincount(month[changes])
-    shown = np.flatnonzero(patients >= gate.smallest_group)
+    shown = np.flatnonzero(patients >= gate.min_group_size)
     return int(shown[-1]) if len(shown) else 0
 
 
@@ -96,7 +96,7 @@ def band(keys: Integers, values: Matrix, offset: int, width: int, gate: Gate) ->
     counts = np.bincount(keys)
     order = np.lexsort((values, keys))
     ordered, begin = values[order], np.cumsum(counts) - counts
-    shown = np.flatnonzero(counts >= gate.smallest_group)[:MAX_POINTS]
+    shown = np.flatnonzero(counts >= gate.min_group_size)[:MAX_POINTS]
     if len(shown) < 2:
         return None
     low, median, high = (quantile(ordered, begin[shown], counts[shown], q) for q in (0.25, 0.5, 0.75))
@@ -118,7 +118,7 @@ def quantile(ordered: Matrix, begin: Integers, counts: Integers, q: float) -> Ma
 def typical_courses(active: Activity, count_shown: bool, gate: Gate) -> list[TypicalCourse]:
     """Mean courses of the patients whose activity is early, in the middle, and late, at least 11 in each group."""
     n_patients = len(active.starts) - 1
-    labels = LABELS[min(max(n_patients // gate.smallest_group, 1), len(LABELS))]
+    labels = LABELS[min(max(n_patients // gate.min_group_size, 1), len(LABELS))]
     order = np.argsort(mean_time(active), kind="stable")
     curves = resampled(active)
     return [

@@ -105,7 +105,7 @@ def select_rows(matrix: Matrix, unreviewed: Matrix, rows: Rows, gate: Gate) -> F
     merged_names, sources = merge_rows(rows.names, rows.merged)
     counts = np.array([rows.patients[source].sum() for source in sources], np.int64)
     dated = np.array([names.has_date(name) for name in merged_names], bool)
-    rare = counts < gate.fewest
+    rare = counts < gate.min_cell_size
     if not gate.trusted:
         note_hidden(gate, f"{rows.kind} feature", rare, dated)
         if rows.merged:
@@ -120,7 +120,7 @@ def select_rows(matrix: Matrix, unreviewed: Matrix, rows: Rows, gate: Gate) -> F
 
 def note_hidden(gate: Gate, noun: str, rare: np.ndarray, dated: np.ndarray) -> None:
     reasons = (
-        (int(rare.sum()), f"fewer than {gate.fewest} patients of the fit have it"),
+        (int(rare.sum()), f"fewer than {gate.min_cell_size} patients of the fit have it"),
         (int((dated & ~rare).sum()), "its name holds a date"),
     )
     for count, reason in reasons:

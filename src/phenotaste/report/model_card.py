@@ -103,7 +103,7 @@ def disclosure(gate: Gate) -> str:
             "not see the patients' records."
         )
     return (
-        f"No figure here is of fewer than {gate.fewest} patients, or reveals one by subtraction; features that fewer "
-        "patients of the fit have are left out; there are no patient identifiers and no dates; ages from "
+        f"No figure here is of fewer than {gate.min_cell_size} patients, or reveals one by subtraction; features that "
+        "fewer patients of the fit have are left out; there are no patient identifiers and no dates; ages from "
         f"{OLDEST} up are one band. What is hidden is listed at the end of the page."
     )

@@ -99,7 +99,9 @@ def definitions(content: Content) -> "Figure":
         draw_map(axis, content, names, weights, kind, top=axis is axes[0])
     if not maps:
         axes[0].set_axis_off()
-        axes[0].text(0.5, 0.5, f"no feature of {content.fewest} patients or more", ha="center", color=GREY)
+        axes[0].text(
+            0.5, 0.5, f"no feature of {content.min_cell_size} patients or more", ha="center", color=GREY
+        )
     return figure
 
 

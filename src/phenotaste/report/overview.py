@@ -21,7 +21,7 @@ MAX_STEPS = 50
 def fit_figures(model: Any, n_patients: int, gate: Gate) -> Lines:
     """Patients, number of phenotypes, and quality of the fit; only the second if fewer than 11 were fitted."""
     phenotypes = ("Phenotypes", f"{model.V_.shape[1]:,}")
-    if model.n_patients_ < gate.smallest_group:
+    if model.n_patients_ < gate.min_group_size:
         gate.note(WHERE, "figures of the fit")
         return [phenotypes]
     described = ("Patients", f"{n_patients:,}")
@@ -48,7 +48,7 @@ def loss_curve(model: Any, gate: Gate) -> tuple[list[float], str]:
     """The objective after each iteration, and how the fit ended."""
     outcome = str(model.outcome_)
     ending = f"{outcome.replace('_', ' ')}: {Outcome(outcome).advice}"
-    if model.n_patients_ < gate.smallest_group or not np.isfinite(model.loss_curve_).all():
+    if model.n_patients_ < gate.min_group_size or not np.isfinite(model.loss_curve_).all():
         return [], ending
     return rounded_all(model.loss_curve_, 6), ending
 
@@ -65,7 +65,7 @@ def cohort_lines(
     visits = patients.visits
     lines: Lines = [("Visits", f"{int(visits.sum()):,}"), ("Visits per patient", quartiles(visits))]
     seen = visits > 0
-    if cohort is not None and np.count_nonzero(seen) >= gate.smallest_group:
+    if cohort is not None and np.count_nonzero(seen) >= gate.min_group_size:
         lines.append(("Codes per visit", quartiles(np.diff(cohort.visits.indptr))))
         if months is not None:
             lines.append(("Follow-up in months", quartiles(follow_up(cohort, months)[seen])))
@@ -99,7 +99,9 @@ def history_lines(patients: Patients, groups: Groups, gate: Gate) -> Lines:
     empty, short = int(np.sum(visits == 0)), int(np.sum((visits > 0) & (visits < rank)))
     without = groups.without_phenotype
     shown = gate.parts(WHERE, "short and empty histories", [empty, short, len(visits) - empty - short])
-    if without is not None and gate.few(without - empty):  # patients with visits, but without a phenotype
+    if without is not None and gate.is_small(
+        without - empty
+    ):  # patients with visits, but without a phenotype
         gate.note(WHERE, "empty histories")
         shown = [None, None, None]
     labels = ("Without visits", f"Fewer visits than phenotypes ({rank})", "Without any phenotype")

@@ -152,7 +152,7 @@ def count_unusual(facts: Facts, groups: Groups, column: int) -> Integers:
 
 def disclosed_levels(counts: Integers, gate: Gate) -> Mask:
     """Levels whose number of patients in the whole cohort may be shown."""
-    silent = Gate(gate.fewest, gate.trusted)  # the audit lists what is hidden by phenotype instead
+    silent = Gate(gate.min_cell_size, gate.trusted)  # the audit lists what is hidden by phenotype instead
     return np.array([n is not None for n in silent.parts("", "", counts.sum(axis=0))])
 
 
@@ -160,7 +160,7 @@ def contrasts(compared: list[Compared], groups: Groups, phenotype: int, gate: Ga
     """Compare the patients a phenotype leads in with the rest: largest effects first, hidden ones last."""
     size = int(groups.sizes[phenotype])
     rest = groups.n_patients - size
-    if groups.shown[phenotype] is None or min(size, rest) < gate.smallest_group:
+    if groups.shown[phenotype] is None or min(size, rest) < gate.min_group_size:
         return []
     result = [contrast(fact, phenotype, size, rest) for fact in compared]
     hidden = sum(fact.leading is None for fact in result)
@@ -206,12 +206,12 @@ def count_labels(labels: NDArray[np.float64] | None, groups: Groups, gate: Gate)
     missing = np.isnan(labels)
     if not np.isin(labels[~missing], (0, 1)).all() or not (labels == 1).any() or not (labels == 0).any():
         return None
-    if gate.few(int(missing.sum())):
+    if gate.is_small(int(missing.sum())):
         gate.note("outcome", "patients without a label", "they are few, and counted as not being cases")
         labels, missing = np.where(missing, 0.0, labels), np.zeros(len(labels), bool)
     columns = np.column_stack([labels == 1, labels == 0, missing])
     counts = np.rint(groups.sums(columns)).astype(np.int64)
-    if gate.few(counts.sum(axis=0)).any():
+    if gate.is_small(counts.sum(axis=0)).any():
         gate.note("outcome", "everything about it")
         return None
     return LabelCounts(counts, gate.table(counts, groups.disclosed))

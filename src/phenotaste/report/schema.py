@@ -6,7 +6,7 @@ Every number about patients has passed the gate in `disclosure`; None stands for
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from phenotaste.disclosure import FEWEST
+from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.disclosure import Suppressed as Hidden
 
 FORMAT = 1
@@ -197,7 +197,7 @@ class Content:
     card: list[CardSection] = field(default_factory=list)
     audit: list[Hidden] = field(default_factory=list)
     review: dict[str, Any] | None = None
-    fewest: int = FEWEST
+    min_cell_size: int = MIN_CELL_SIZE
     trusted: bool = False
     format: int = FORMAT
 

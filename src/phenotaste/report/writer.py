@@ -54,7 +54,7 @@ def write(
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
     >>> model = TASTE(rank=3, random_state=0).fit(cohort)
     >>> content = report.write(model, "report.html", cohort)
-    >>> len(content.phenotypes), content.fewest  # nothing on the page is about fewer patients
+    >>> len(content.phenotypes), content.min_cell_size  # nothing on the page is about fewer patients
     (3, 11)
     >>> open("report.html").read(15)
     '<!doctype html>'

@@ -43,7 +43,7 @@ function oneLine(text) {
 const integers = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const digits = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 3 });
 
-const TOO_FEW = content.trusted ? "not known" : `fewer than ${content.fewest} patients`;
+const TOO_FEW = content.trusted ? "not known" : `fewer than ${content.min_cell_size} patients`;
 
 function count(value, word = "patient") {
   return value === null ? TOO_FEW : `${integers.format(value)} ${word}${value === 1 ? "" : "s"}`;
