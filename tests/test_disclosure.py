@@ -57,7 +57,7 @@ def subsets(n):
 
 
 @given(small_tables)
-def test_no_small_cell_of_a_table_can_be_told(cells):
+def test_no_small_cell_of_a_table_can_be_inferred(cells):
     gate = Gate()
     rows = np.array([n is not None for n in gate.parts("", "", cells.sum(axis=1))])
     columns = np.array([n is not None for n in gate.parts("", "", cells.sum(axis=0))])
@@ -86,7 +86,7 @@ def test_no_small_cell_of_a_table_can_be_told(cells):
 
 
 @given(st.lists(sizes, min_size=1, max_size=8))
-def test_no_small_part_can_be_told_from_the_total(counts):
+def test_no_small_part_can_be_inferred_from_the_total(counts):
     shown = Gate().parts("", "", counts)
     assert all(n == m for n, m in zip(counts, shown, strict=True) if m is not None)
     secret = [n for n, m in zip(counts, shown, strict=True) if m is None]
@@ -97,7 +97,7 @@ def test_no_small_part_can_be_told_from_the_total(counts):
 
 
 @given(st.lists(st.integers(0, 15), min_size=1, max_size=8), st.integers(0, 60))
-def test_no_step_of_attrition_tells_a_small_removal(removed, left):
+def test_no_step_of_attrition_discloses_a_small_removal(removed, left):
     counts = [left + sum(removed[i:]) for i in range(len(removed) + 1)]
     shown = Gate().chain("", "", counts)
     seen = [n for n in shown if n is not None]
@@ -110,7 +110,7 @@ def test_no_step_of_attrition_tells_a_small_removal(removed, left):
             assert above > below
 
 
-def test_a_table_keeps_what_it_can():
+def test_a_table_keeps_as_many_cells_as_possible():
     gate = Gate()
     cells = np.array([[100, 100], [50, 3], [60, 40], [20, 30]])
     np.testing.assert_array_equal(
@@ -175,7 +175,7 @@ def test_rounding():
         ("aged 70-79", 70, 79),
     ],
 )
-def test_names_that_say_an_age(name, low, high):
+def test_names_that_contain_an_age(name, low, high):
     found = names.age_band(name)
     assert (found.low, found.high) == (low, high)
 
@@ -183,7 +183,7 @@ def test_names_that_say_an_age(name, low, high):
 @pytest.mark.parametrize(
     "name", ["stage 93", "language=90", "package 95", "age-related disorders [93.]", "dosage 90", "sex=F"]
 )
-def test_names_that_say_no_age(name):
+def test_names_that_contain_no_age(name):
     assert names.age_band(name) is None
     assert not names.is_age(name)
 

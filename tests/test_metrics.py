@@ -49,7 +49,7 @@ def test_objective_of_other_patients_is_that_of_their_projection(fitted):
     assert metrics.objective(m, other) == pytest.approx(m.project(other).loss, rel=1e-9)
 
 
-def test_others_with_as_many_visits_are_not_taken_for_the_fitted_patients(fitted):
+def test_other_patients_with_as_many_visits_are_not_mistaken_for_the_fitted_ones(fitted):
     m, c = fitted
     others = Cohort(2 * c.visits, c.offsets, c.static, patient_ids=np.arange(len(c)) + 1000)
     assert metrics.objective(m, others) == pytest.approx(m.project(others).loss, rel=1e-9)

@@ -9,7 +9,7 @@ import pytest
 import phenotaste
 
 
-def test_import_is_quick_and_light():
+def test_import_is_fast_and_light():
     code = (
         "import sys, time; start = time.perf_counter(); import phenotaste; took = time.perf_counter() - start;"
         "import json; print(json.dumps([took, sorted(sys.modules)]))"
@@ -21,7 +21,7 @@ def test_import_is_quick_and_light():
     assert not {"torch", "dask", "duckdb", "matplotlib"} & set(modules)
 
 
-def test_using_the_estimator_loads_nothing_heavy_either():
+def test_using_the_estimator_imports_no_heavy_package():
     code = "import sys; from phenotaste import TASTE, Cohort, metrics, simulate; print(' '.join(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
     assert not {"torch", "dask", "duckdb", "matplotlib"} & set(modules.split())

@@ -116,7 +116,7 @@ def test_the_sdist_holds_what_make_test_needs(built):
     assert {name for name in tracked if (ROOT / name).exists()} <= inside
 
 
-def test_the_sdist_holds_nothing_that_lies_in_a_checkout_by_chance(tmp_path):
+def test_the_sdist_holds_no_untracked_files(tmp_path):
     """A cohort left in the folder must not be published."""
     pytest.importorskip("hatchling")
     copy = tmp_path / "checkout"
@@ -145,7 +145,7 @@ def test_the_demo_runs_from_the_installed_wheel(place):
     assert list((place / "demo" / "figures").iterdir())
 
 
-def test_the_doctor_finds_the_installed_wheel_well(place):
+def test_doctor_passes_on_the_installed_wheel(place):
     record = json.loads(run(place / "env/bin/phenotaste", "doctor", "--quick", "--json", folder=place))
     assert record["works"] is True
     assert {need["name"] for need in record["requirements"]} >= {"numpy", "numba"}

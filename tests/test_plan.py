@@ -7,7 +7,7 @@ from phenotaste import TASTE
 from phenotaste.plan import fit_bytes, plan
 
 
-def test_plan_counts_the_courses_of_every_copy():
+def test_plan_counts_every_copy_of_the_courses():
     c = cohort(0, n_patients=300, visits=(20, 40), n_features=20)
     one = fit_bytes(TASTE(6), c)
     U = c.n_visits * 6 * 8
@@ -16,7 +16,7 @@ def test_plan_counts_the_courses_of_every_copy():
     assert fit_bytes(TASTE(6, dtype="float32"), c) == one - U
 
 
-def test_plan_is_of_the_whole_cohort_though_it_tries_a_sample():
+def test_plan_extrapolates_from_a_sample_to_the_cohort():
     c = cohort(0, n_patients=9000, visits=(1, 3), n_features=5)
     expected = plan(TASTE(2, max_iter=50, n_init=3, n_jobs=1), c)
     assert (expected.patients, expected.visits, expected.threads) == (9000, c.n_visits, 1)

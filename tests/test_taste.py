@@ -83,7 +83,7 @@ def test_every_cohort_fits_and_its_objective_never_rises(c, rank, weights, norma
 
 
 @pytest.mark.parametrize("settings", [{}, PAPER, {"dtype": "float32"}, {"init": "uniform", "n_init": 2}])
-def test_same_seed_same_bits_whatever_the_threads(settings):
+def test_bits_depend_on_the_seed_but_not_on_n_jobs(settings):
     c = cohort(5, n_patients=150, visits=(0, 20), n_features=12)
     one, two = (TASTE(3, random_state=7, max_iter=20, n_jobs=n, **settings).fit(c) for n in (1, 2))
     for name in ("V_", "F_", "H_", "W_", "U_", "loss_curve_"):
@@ -91,7 +91,7 @@ def test_same_seed_same_bits_whatever_the_threads(settings):
     assert np.array_equal(one.transform(c), two.transform(c))
 
 
-def test_float32_courses_end_where_float64_do():
+def test_float32_and_float64_courses_agree():
     c = cohort(2, n_patients=100, visits=(3, 30), n_features=15)
     single, double = (TASTE(4, random_state=0, dtype=d).fit(c) for d in ("float32", "float64"))
     assert single.U_.dtype == np.float32
@@ -134,7 +134,7 @@ def test_projection_of_other_cohorts(solver, static):
     check_projection(TASTE(4, random_state=0, solver=solver).fit(c), c)
 
 
-def test_transform_never_consults_the_fitted_patients(hf, hf_model):
+def test_transform_does_not_use_the_fitted_patients(hf, hf_model):
     m = clone(hf_model)
     vars(m).update(
         {k: v for k, v in vars(hf_model).items() if k not in ("W_", "U_", "mu_k_", "patient_ids_")}
@@ -143,7 +143,7 @@ def test_transform_never_consults_the_fitted_patients(hf, hf_model):
 
 
 @pytest.mark.parametrize("include_patients", [False, True])
-def test_saved_model_scores_to_the_bit(tmp_path, include_patients):
+def test_a_saved_model_scores_bitwise_equal(tmp_path, include_patients):
     c = cohort(4, n_patients=40, visits=(0, 15))
     c = Cohort(c.visits, c.offsets, c.static, feature_names=list("abcdefg"), static_names=list("wxyz"))
     m = TASTE(3, random_state=0).fit(c)
@@ -177,7 +177,7 @@ def test_a_model_file_holds_no_patient(tmp_path):
     assert m.W_[0].tobytes() in content
 
 
-def test_a_model_whose_parts_do_not_belong_together_is_refused(tmp_path):
+def test_a_model_with_inconsistent_parts_is_refused(tmp_path):
     m = TASTE(3, random_state=0, max_iter=3).fit(cohort(4, n_patients=40))
     broken = {
         "V_": m.V_[:, :2],
@@ -195,7 +195,7 @@ def test_a_model_whose_parts_do_not_belong_together_is_refused(tmp_path):
             TASTE.load(tmp_path / name)
 
 
-def test_what_belongs_to_a_session_is_not_saved(tmp_path):
+def test_runtime_parameters_are_not_saved(tmp_path):
     rng = np.random.RandomState(0)
     m = TASTE(2, random_state=rng, callback=print, n_jobs=1, max_iter=1, verbose=0).fit(cohort(4))
     m.save(tmp_path / "model")
@@ -237,7 +237,7 @@ def test_without_static_features_it_is_nonnegative_parafac2():
     assert metrics.matched_similarity(truth.V, m.V_) >= 0.99
 
 
-def test_the_fit_is_blind_to_the_scale_of_the_static_features():
+def test_the_fit_does_not_depend_on_the_scale_of_the_static_features():
     c = cohort(8, n_patients=50, visits=(3, 12))
     scaled = Cohort(c.visits, c.offsets, 64 * c.static)
     one, two = (TASTE(3, random_state=0, max_iter=30).fit(x) for x in (c, scaled))
@@ -245,7 +245,7 @@ def test_the_fit_is_blind_to_the_scale_of_the_static_features():
     np.testing.assert_allclose(64 * one.F_, two.F_, rtol=1e-6, atol=1e-6)
 
 
-def test_the_fit_is_blind_to_the_scale_of_the_visits():
+def test_the_fit_does_not_depend_on_the_scale_of_the_visits():
     """Weights are relative, and nothing in the kernels is absolute but what unit columns anchor."""
     c = cohort(8, n_patients=50, visits=(0, 12))
     one = TASTE(3, random_state=0, max_iter=30).fit(c)
@@ -308,7 +308,7 @@ def test_bad_settings_are_refused_by_name(settings, word):
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e60])
-def test_values_that_cannot_be_computed_with_are_refused(scale):
+def test_values_out_of_the_computable_range_are_refused(scale):
     with pytest.raises(InputError, match="divide"):
         TASTE(2).fit(cohort(0, scale=scale))
     with pytest.raises(InputError, match="no temporal features"):
@@ -322,7 +322,7 @@ def test_the_papers_start_without_uniqueness_term_fits():
     assert m.loss_curve_[-1] < 0.5 * 0.5 * np.sum(c.visits.data**2)
 
 
-def test_a_phenotype_that_fades_does_not_run_to_infinity():
+def test_a_vanishing_phenotype_does_not_diverge():
     """One that no visit needs: its scores shrink, and its static definition must not grow without end."""
     c = cohort(5, n_patients=2, n_features=5, visits=(0, 9), density=0.05, scale=1000.0, negative=True)
     m = TASTE(3, max_iter=12, tol=0, random_state=0, weights="absolute", init="random").fit(c)
@@ -330,7 +330,7 @@ def test_a_phenotype_that_fades_does_not_run_to_infinity():
     assert np.all(np.diff(m.loss_curve_) <= 1e-9 * np.sum(c.visits.data**2))
 
 
-def test_only_cohorts_are_taken():
+def test_only_cohorts_are_accepted():
     with pytest.raises(InputError, match="Cohort"):
         TASTE(2).fit(np.eye(3))
 
@@ -347,7 +347,7 @@ def test_outcomes_and_callback():
     assert [p.loss for p in seen[:3]] == stopped.loss_curve_[:3].tolist()
 
 
-def test_the_callback_knows_the_start_and_stops_all_of_them():
+def test_the_callback_receives_the_start_and_can_stop_all_starts():
     c = cohort(5, n_patients=20, visits=(3, 12))
     seen = []
     settings = {"n_init": 3, "max_iter": 2, "tol": 0, "random_state": 0}
@@ -400,7 +400,7 @@ def test_without_unit_columns_every_step_is_plain():
     assert engine.calls == [0.0, 0.0, 0.0]
 
 
-def test_an_undone_step_does_not_count_as_settled():
+def test_an_undone_step_does_not_count_as_converged():
     engine = GivenLosses(10.0, 8.0, 9.0, 4.0, 4.0, 4.0)
     found = run(engine, 6, tol=1e-6)
     assert len(found.losses) == 5
@@ -408,14 +408,14 @@ def test_an_undone_step_does_not_count_as_settled():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_objective_that_is_no_number_ends_the_fit_by_name(bad):
+def test_a_nan_objective_ends_the_fit_as_not_finite(bad):
     found = run(GivenLosses(bad, 1.0, 1.0), 3)
     assert found.outcome == "not_finite"
     assert len(found.losses) == 1
     assert all(outcome.advice for outcome in loop.Outcome)
 
 
-def test_starts_alternate_between_nmf_and_chance_and_none_repeats(monkeypatch):
+def test_starts_alternate_between_nmf_and_random_and_differ(monkeypatch):
     seen = []
 
     def noted(kind, *rest):
@@ -446,7 +446,7 @@ def test_weights_in_absolute_terms():
     np.testing.assert_array_equal(m.project(c[::-1]).mu_k, m.mu_k_[::-1])
 
 
-def test_counts_of_patients_are_those_of_the_cohort():
+def test_patient_counts_match_the_cohort():
     c = cohort(3, n_patients=40, visits=(0, 6), density=0.2)
     m = TASTE(4, max_iter=1, random_state=0).fit(c)
     empty = np.array([not X.any() for X, _ in dense(c)])
@@ -456,14 +456,14 @@ def test_counts_of_patients_are_those_of_the_cohort():
     assert (m.n_patients_, m.n_visits_) == (40, c.offsets[-1])
 
 
-def test_more_starts_are_never_worse():
+def test_more_starts_never_give_a_higher_objective():
     c = cohort(5, n_patients=60, visits=(3, 12))
     one, many = (TASTE(4, n_init=n, random_state=0).fit(c) for n in (1, 4))
     assert many.loss_curve_[-1] <= one.loss_curve_[-1]
     assert many.loss_curve_[-1] == pytest.approx(metrics.objective(many, c), rel=1e-8)
 
 
-def test_scikit_learns_manners():
+def test_scikit_learn_conventions():
     c, truth = simulate.ehr(150, n_features=40, n_static=6, mean_visits=10, rank=3, random_state=0)
     c = Cohort(c.visits, c.offsets, c.static, patient_ids=[f"p{k}" for k in range(150)])
     y = truth.labels
@@ -480,7 +480,7 @@ def test_scikit_learns_manners():
     assert clone(m).get_params() == m.get_params()
 
 
-def test_phenotype_table_to_the_letter():
+def test_phenotype_table_exactly():
     V, F = np.array([[4.0, 0.0], [1.0, 2.0], [0.2, 1.0]]), np.array([[0.0, 1.0], [0.0, 0.5]])
     table = definitions(V, F, np.array(["a", "b", "c"]), None, top=2, min_weight=0.3)
     assert table.values.tolist() == [
@@ -521,7 +521,7 @@ def test_phenotype_table():
 
 
 @pytest.mark.parametrize("seed", [13, 54, 218])
-def test_a_column_of_rounding_is_no_phenotype(seed):
+def test_a_column_of_rounding_errors_is_not_listed(seed):
     """With a patient who has static features alone, such a column, scaled up, would take F or W to 1e20 and beyond."""
     c = cohort(
         seed, n_patients=6, n_features=3, n_static=1, visits=(0, 9), density=0.9, scale=1000, negative=True

@@ -190,7 +190,7 @@ def expected_visits(table, times, values):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=some_events, starts=some_starts, chosen=some_settings)
-def test_equals_the_rules_in_pandas(workspace, events, starts, chosen):
+def test_cohort_matches_the_same_rules_in_pandas(workspace, events, starts, chosen):
     table, times, steps = slowly(events, starts, chosen)
     others = {} if starts is None else {"visits": starts}
     source = records(workspace, events, PERSONS, **others)
@@ -235,13 +235,13 @@ def test_order_of_the_source_does_not_matter(workspace, events, chosen, order):
         ({"groups": Groups(ccs="single")}, "no code belongs to a group"),
     ],
 )
-def test_says_which_step_emptied_the_cohort(workspace, change, sentence):
+def test_an_empty_cohort_names_the_step(workspace, change, sentence):
     events = [event("a", "2008-01-01"), event("b", "2008-01-02")]
     with pytest.raises(InputError, match=sentence):
         build.cohort(workspace, records(workspace, events, PERSONS), Settings(**change))
 
 
-def test_says_when_nothing_is_there_or_nobody_is_known(workspace):
+def test_empty_sources_and_unknown_patients_are_refused(workspace):
     with pytest.raises(InputError, match="the source has no events"):
         build.cohort(workspace, records(workspace, [], PERSONS), Settings())
     with pytest.raises(InputError, match="patient listed in the persons table"):
@@ -267,7 +267,7 @@ def test_visit_unit_follows_the_source_when_not_chosen(workspace):
     assert (built.settings.visit, built.cohort.n_visits) == ("day", 1)
 
 
-def test_quality_counts_what_is_odd(workspace):
+def test_quality_counts_implausible_records(workspace):
     events = [
         event("a", "1950-05-04", visit="v1"),  # before birth
         event("a", "1950-05-05", visit="v1"),
@@ -309,7 +309,7 @@ def test_quality_counts_what_is_odd(workspace):
         }
 
 
-def test_unmapped_codes_are_listed_and_kept_when_asked(workspace):
+def test_unmapped_codes_are_listed_and_kept_on_request(workspace):
     events = [
         event("a", "2008-01-01", "4019", vocabulary="ICD9CM"),
         *[event("a", day, "nonsense", vocabulary="ICD9CM") for day in ("2008-01-02", "2008-01-03")],

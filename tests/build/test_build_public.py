@@ -103,7 +103,7 @@ def test_synpuf_slice_has_the_independent_build_s_static_table(slice1):
     assert set(ours) == used
 
 
-def test_synpuf_slice_goes_down_in_steps(slice1):
+def test_synpuf_slice_has_the_expected_attrition(slice1):
     steps = slice1.attrition.set_index("step")
     assert steps["patients"].tolist()[:2] == [1596, 1216]  # the others have no claim in the slice
     assert slice1.quality["patients_without_events"] == 380

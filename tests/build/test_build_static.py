@@ -80,13 +80,13 @@ def test_ages_may_be_taken_at_a_date_or_at_the_source_s(workspace):
     assert levels(built, "age") == ["65-69", "70+"]
 
 
-def test_missing_is_a_level_only_where_somebody_lacks_the_value(workspace):
+def test_missing_is_a_level_only_if_a_value_is_missing(workspace):
     people = [person("a", sex="female", race="white"), person("b", sex="male", race=None, region="north")]
     names = made(workspace, people).cohort.static_names.tolist()
     assert names == ["sex=female", "sex=male", "race=white", "race=missing", "region=north", "region=missing"]
 
 
-def test_no_static_column_is_no_static_matrix(workspace):
+def test_without_static_columns_there_is_no_static_matrix(workspace):
     assert made(workspace, [person("a"), person("b")]).cohort.static is None
 
 
@@ -109,7 +109,7 @@ def test_the_last_fact_counts_and_the_spelling_does_not(workspace):
     assert levels(built, "marital") == ["married"] + ["missing"] * 4
 
 
-def test_the_no_of_a_yes_or_no_question_needs_no_column(workspace):
+def test_a_binary_fact_has_one_column(workspace):
     persons = [person(p, smoking=answer) for p, answer in zip("abc", ("yes", "no", "no"), strict=True)]
     facts = [fact("a", "2009-01-01", "esrd", "yes"), fact("b", "2009-01-01", "esrd", "no")]
     built = made(workspace, persons, facts=facts)
@@ -117,7 +117,7 @@ def test_the_no_of_a_yes_or_no_question_needs_no_column(workspace):
     assert built.cohort.static.tolist() == [[0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 1]]
 
 
-def test_bmi_is_cut_where_the_paper_cuts_it(workspace):
+def test_bmi_has_the_bands_of_the_paper(workspace):
     numbers = [18.4, 18.5, 25, 30, 35, 35.1, 900, None]
     people = [person(str(k)) for k in range(len(numbers))]
     facts = [fact(str(k), "2009-01-01", "bmi", None, number) for k, number in enumerate(numbers)]
@@ -143,7 +143,7 @@ def test_a_fact_is_newer_than_the_persons_table(workspace):
     assert levels(built, "smoking") == ["quit", "no"]
 
 
-def test_identifiers_are_left_out_with_a_note_and_refused_when_asked_for(workspace):
+def test_identifiers_are_excluded_with_a_note_and_refused_on_request(workspace):
     people = [person(f"{k:03}", sex="female", record=f"number {k}") for k in range(101)]
     built = made(workspace, people)
     assert built.cohort.static_names.tolist() == ["sex=female"]
@@ -156,7 +156,7 @@ def test_identifiers_are_left_out_with_a_note_and_refused_when_asked_for(workspa
     assert built.cohort.static is None
 
 
-def test_nothing_after_the_window_is_seen(workspace):
+def test_no_record_after_the_window_is_used(workspace):
     """An index on 2010-07-01, a gap of 6 months and a window of 12: 2009-01-01 up to, not including, 2010-01-01."""
     inside = ["2009-01-01 00:00", "2009-06-01", "2009-12-31 23:59:59"]
     outside = ["2008-12-31 23:59:59", "2010-01-01", "2010-06-30", "2011-01-01"]
@@ -236,7 +236,7 @@ def test_like_gives_the_model_s_columns_in_its_order(workspace):
         build.cohort(workspace, source, Settings(), model_columns=build.ModelColumns(("Dx_other",), None))
 
 
-def test_a_cohort_like_itself_is_itself(workspace):
+def test_a_cohort_built_to_its_own_columns_is_unchanged(workspace):
     built = made(workspace, [person("a", "1950-01-01", sex="female"), person("b", sex="male")])
     like = build.ModelColumns(tuple(built.cohort.feature_names), tuple(built.cohort.static_names))
     again = made(workspace, [person("a", "1950-01-01", sex="female"), person("b", sex="male")], like=like)

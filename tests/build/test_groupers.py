@@ -118,12 +118,12 @@ def test_codes_are_found_however_they_are_punctuated_and_never_guessed():
         assert single(vocabulary, code) is None
 
 
-def test_slips_in_ahrqs_labels_are_mended():
+def test_errors_in_ahrqs_labels_are_corrected():
     assert single("ICD9CM", "E9200")[1] == "E Codes: Cut/pierce"
     assert "transmitteddisease" not in "".join(ccs.labels().values())
 
 
-def test_a_code_that_the_asked_grouper_does_not_know_is_unmapped_or_kept():
+def test_a_code_unknown_to_the_grouper_is_unmapped_or_kept():
     table = codes(
         icd9("4019", "Unspecified essential hypertension"),
         icd9("9999X"),
@@ -204,7 +204,7 @@ def test_a_users_table_in_parquet_may_have_codes_as_numbers(tmp_path):
         assert assign(codes(drug("RxNorm", "197361")), Groups(table=str(path))) == ["Rx_Blockers"]
 
 
-def test_a_users_table_with_vocabularies_leaves_the_others_alone(write):
+def test_a_users_table_with_vocabularies_does_not_map_other_vocabularies(write):
     path = write("vocabulary,code,group\nRxNorm,1,First\nNDC,1,Second\nlocal,1.1,A\nlocal,11,B\n")
     table = codes(
         drug("RxNorm", "1"),
@@ -224,7 +224,7 @@ def test_a_users_table_with_vocabularies_leaves_the_others_alone(write):
     ]
 
 
-def test_the_users_table_takes_what_the_others_leave(write):
+def test_the_users_table_maps_the_remaining_codes(write):
     path = write("code,group\n4019,Mine\n9999X,Mine\nC09AA02,Mine\n1,Mine\n")
     table = codes(
         icd9("4019"), icd9("9999X"), drug("ATC", "C09AA02"), drug("RxNorm", "1"), drug("RxNorm", "2")

@@ -278,7 +278,7 @@ def check_control(source, index, match, control, case):
 
 @hypothesis_settings(max_examples=EXAMPLES)
 @given(sources, indexes, matches)
-def test_controls_never_had_the_disease_and_are_like_their_case(workspace, source, index, match):
+def test_controls_never_had_the_disease_and_match_their_case(workspace, source, index, match):
     rows = rows_or_none(workspace, source, index, match)
     assert len({row["patient"] for row in rows}) == len(rows)
     cases = {row["set"]: row for row in rows if row["label"] == 1}
@@ -327,7 +327,7 @@ def earliest_labels(source):
 
 @hypothesis_settings(max_examples=EXAMPLES)
 @given(sources, indexes, label_rows, st.booleans())
-def test_a_label_table_sets_the_index_and_codes_tell_who_had_it_before(
+def test_a_label_table_sets_the_index_and_codes_identify_prior_disease(
     workspace, source, index, labels, coded
 ):
     source.labels = labels
@@ -365,7 +365,7 @@ def index_without_codes(index):
 
 @hypothesis_settings(max_examples=EXAMPLES)
 @given(sources, indexes, label_rows, matches)
-def test_matched_controls_of_a_label_table_are_those_it_states(workspace, source, index, labels, match):
+def test_matched_controls_of_a_label_table_are_its_own(workspace, source, index, labels, match):
     source.labels = labels
     rows = rows_or_none(workspace, source, index_without_codes(index), match)
     stated = earliest_labels(source)
@@ -449,7 +449,7 @@ def test_a_label_file_is_joined_by_the_sources_own_id(workspace, tmp_path):
         ("patient,time,value\nzz,2019-06-30,1\n", "has no patient of the data"),
     ],
 )
-def test_a_label_file_at_fault_is_refused_with_a_sentence(workspace, tmp_path, text, complaint):
+def test_an_invalid_label_file_is_refused_with_a_sentence(workspace, tmp_path, text, complaint):
     file = tmp_path / "labels.csv"
     file.write_text(text)
     with pytest.raises(InputError, match=complaint) as raised:
@@ -509,7 +509,7 @@ def test_a_pattern_without_vocabulary_or_with_a_stray_star_is_refused(pattern):
         code_sets.matching(CODES, [pattern])
 
 
-def test_a_pattern_that_names_nothing_is_noted_and_only_nothings_are_refused():
+def test_a_pattern_without_matches_is_noted_and_all_without_are_refused():
     notes = []
     code_sets.matching(CODES, ["ICD9CM:428*", "ICD9CM:250*"], notes)
     assert notes == ["The index code ICD9CM:250* matches no code of the data."]
@@ -517,7 +517,7 @@ def test_a_pattern_that_names_nothing_is_noted_and_only_nothings_are_refused():
         code_sets.matching(CODES, ["ICD9CM:250*"])
 
 
-def test_a_code_without_vocabulary_is_never_named():
+def test_a_code_without_vocabulary_never_matches():
     codes = pa.table({"vocabulary": pa.array([None], pa.string()), "code": ["428"], "kind": ["diagnosis"]})
     with pytest.raises(InputError, match="none of the index codes"):
         code_sets.matching(codes, ["None:428"])

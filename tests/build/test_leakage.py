@@ -133,7 +133,7 @@ def same(one, other):
     index=st.builds(Index, window_months=st.sampled_from([6, 24]), gap_months=st.sampled_from([0, 1, 6])),
     match=st.none() | st.builds(Match, ratio=st.just(2), encounter_days=st.sampled_from([30, 300])),
 )
-def test_another_future_leaves_the_cohort_as_it_is(workspace, seed, labelled, visit, index, match):
+def test_records_after_the_index_do_not_change_the_cohort(workspace, seed, labelled, visit, index, match):
     codes = () if labelled else (":".join(INDEX_CODE[:2]),)
     index = Index(codes, window_months=index.window_months, gap_months=index.gap_months)
     chosen = Settings(visit=visit, index=index, match=match)

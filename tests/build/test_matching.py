@@ -88,7 +88,7 @@ inputs = st.builds(
 
 
 @given(inputs, settings)
-def test_pairs_are_those_of_the_slow_version(data, chosen):
+def test_pairs_match_the_brute_force_version(data, chosen):
     pairs = match(*data, chosen)
     assert list(zip(pairs.case.tolist(), pairs.control.tolist(), strict=True)) == oracle(*data, chosen)
 
@@ -115,7 +115,7 @@ def test_neither_order_nor_repeats_of_encounters_matter(data, chosen, random):
 
 
 @given(inputs, settings)
-def test_the_remembered_list_changes_nothing(data, chosen):
+def test_the_cache_does_not_change_the_pairs(data, chosen):
     """With a list of one, nearly every second choice has to look beyond it."""
     whole, before = match(*data, chosen), matching.CANDIDATES_PER_CONTROL
     matching.CANDIDATES_PER_CONTROL = 1
@@ -143,7 +143,7 @@ def test_age_comes_before_the_encounter():
     assert match(*data, Match(ratio=2)).control.tolist() == [2, 3]
 
 
-def test_the_tolerances_themselves_are_within():
+def test_tolerances_are_inclusive():
     year = 366  # more than 365.25: one day too many
     data = crowd(birth=[0, 365, year, 0, 0, 0], encounter_days=[0, 0, 0, 30, 31, -30], n_cases=1)
     found = match(*data, Match(ratio=9, age_years=1, encounter_days=30)).control.tolist()

@@ -79,7 +79,7 @@ def all_settings(draw):
 
 @given(all_settings(), st.sampled_from(SOURCES))
 @example(Settings(groups=Groups(table='\x7f"\\\n\t\x00é')), "synpuf")
-def test_settings_survive_the_file_whatever_it_is_read_over(settings, source):
+def test_settings_round_trip_through_a_file_over_any_defaults(settings, source):
     assert parse(to_toml(settings), source_defaults(source)) == settings
 
 
@@ -111,7 +111,7 @@ def test_synpuf_starts_as_in_the_paper_and_the_others_plain():
     assert all(source_defaults(source) == Settings() for source in SOURCES if source != "synpuf")
 
 
-def test_a_file_overrides_only_what_it_says(tmp_path):
+def test_a_file_overrides_only_its_own_keys(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text(
         'min_visits = 5\n[groups]\ntable = "drugs.csv"\n[index]\ncodes = ["CCS:108"]\n[static]\nage_at = 2010-12-31\n'
@@ -127,7 +127,7 @@ def test_a_file_overrides_only_what_it_says(tmp_path):
     assert from_toml(file, base) == expected
 
 
-def test_a_file_can_take_a_default_back():
+def test_a_file_can_reset_a_default():
     base = source_defaults("synpuf")
     assert parse('visit = "auto"\n[groups]\nccs = "none"', base) == replace(base, visit=None, groups=Groups())
 
@@ -167,7 +167,7 @@ def test_a_file_can_take_a_default_back():
         ("min_visits = 1\nmin_visits = 2", ["TOML is invalid"]),
     ],
 )
-def test_slips_are_named(tmp_path, text, words):
+def test_typing_errors_in_settings_are_named(tmp_path, text, words):
     file = tmp_path / "settings.toml"
     file.write_text(text)
     with pytest.raises(InputError) as refusal:
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         from_toml(tmp_path)
 
 
-def test_python_users_meet_the_same_sentences():
+def test_settings_in_python_raise_the_same_errors():
     with pytest.raises(InputError, match="visit must be"):
         Settings(visit="hour")
     with pytest.raises(InputError, match=r"static\.columns must be a list of texts"):

@@ -40,7 +40,7 @@ def test_a_month_earlier_is_the_same_day_or_the_last_of_that_month(day, months, 
     assert months_before(np.array([day], "datetime64[D]"), months)[0] == np.datetime64(expected)
 
 
-def test_no_date_stays_none():
+def test_a_missing_date_stays_missing():
     assert np.isnat(months_before(np.array(["NaT"], "datetime64[D]"), 6)).all()
 
 
@@ -87,7 +87,7 @@ moments = st.datetimes(datetime(2019, 12, 20), datetime(2020, 3, 20)) | st.sampl
         st.sampled_from([date(2020, 1, 1), date(2020, 2, 29), date(2020, 3, 1)]), min_size=4, max_size=4
     ),
 )
-def test_only_what_lies_inside_the_window_is_left(workspace, rows, ends):
+def test_only_records_inside_the_window_are_kept(workspace, rows, ends):
     """The start belongs to the window, the end does not; the last patient has no window at all."""
     events = ibis.memtable(
         {"patient": [p for p, _ in rows], "time": [t for _, t in rows], "n": range(len(rows))},
@@ -140,7 +140,7 @@ stretches = st.lists(
 
 
 @given(stretches, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50), st.integers(0, 20)), min_size=1))
-def test_a_history_covers_the_days_that_every_stretch_together_covers(rows, questions):
+def test_a_history_covers_the_union_of_its_periods(rows, questions):
     origin = np.datetime64("2020-01-01")
     covered = {
         (p, day)
@@ -157,7 +157,7 @@ def test_a_history_covers_the_days_that_every_stretch_together_covers(rows, ques
     assert found.tolist() == expected
 
 
-def test_stretches_that_touch_are_one_and_a_day_between_parts_them():
+def test_adjacent_periods_are_merged_and_a_day_between_separates_them():
     start = np.array(["2020-01-01", "2020-02-01", "2020-01-01", "2020-02-02"], "datetime64[D]")
     end = np.array(["2020-01-31", "2020-02-29"] * 2, "datetime64[D]")
     periods = Periods.merged(2, np.array([0, 0, 1, 1]), start, end)
@@ -165,7 +165,7 @@ def test_stretches_that_touch_are_one_and_a_day_between_parts_them():
     assert periods.pointer.tolist() == [0, 1, 3]
 
 
-def test_a_stretch_without_a_start_counts_for_nothing_and_one_without_an_end_lasts():
+def test_a_period_without_a_start_is_ignored_and_one_without_an_end_is_open():
     dates = np.array(["NaT", "2020-01-01"], "datetime64[D]")
     periods = Periods.merged(2, np.array([0, 1]), dates, np.array(["2020-05-05", "NaT"], "datetime64[D]"))
     assert periods.pointer.tolist() == [0, 0, 1]
@@ -176,7 +176,7 @@ def test_a_stretch_without_a_start_counts_for_nothing_and_one_without_an_end_las
 @pytest.mark.parametrize(
     ("gap", "end"), [(6, "6 months before the index date"), (1, "1 month"), (0, "the index date")]
 )
-def test_the_figure_is_sound_svg_says_what_it_shows_and_is_always_the_same(match, gap, end):
+def test_the_figure_is_valid_deterministic_svg_with_a_description(match, gap, end):
     settings = Settings(index=Index(("CCS:108",), gap_months=gap, washout_months=12), match=match)
     drawn = window_figure.windows(settings)
     root = ElementTree.fromstring(drawn)

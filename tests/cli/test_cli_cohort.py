@@ -112,7 +112,7 @@ def test_omop(call, tmp_path, form):
     assert cohort.origin["options"] == {"codes": "standard", "drugs": "auto"}
 
 
-def test_omop_groups_say_what_they_need_of_the_source(call, tmp_path):
+def test_omop_groups_select_the_options_of_the_source(call, tmp_path):
     write_omop(tmp_path / "cdm")
     succeeded(call("cohort", "omop", "cdm", "--ccs", "single", "--atc", 4, "--out", "COHORT"))
     cohort = Cohort.load(tmp_path / "COHORT")
@@ -132,7 +132,7 @@ def test_omop_with_an_atlas_cohort(call, tmp_path):
     assert len(Cohort.load(tmp_path / "COHORT")) <= 40
 
 
-def test_omop_index_codes_may_be_of_a_kind_that_makes_no_features(call, tmp_path):
+def test_omop_index_codes_may_be_of_a_kind_without_features(call, tmp_path):
     write_omop(tmp_path / "cdm")
     window = ("--index", "OMOP:8001", "--window", 240, "--gap", 0, "--short-history")
     succeeded(call("cohort", "omop", "cdm", *window, "--out", "COHORT"))
@@ -182,7 +182,7 @@ def test_tables_under_other_names(call, tmp_path):
     assert "Dx_Essential hypertension [98.]" in Cohort.load(tmp_path / "COHORT").feature_names
 
 
-def test_python_does_the_same_in_a_few_lines(call, files):
+def test_the_python_interface_builds_the_same_cohort(call, files):
     succeeded(call(*TABLES, "--ccs", "single", "--min-visits", 6, "--out", "COHORT"))
     with Workspace() as workspace:
         records = tables.read(workspace, files / "E.parquet", files / "S.csv")
@@ -200,7 +200,7 @@ def test_python_does_the_same_in_a_few_lines(call, files):
 
 
 @pytest.mark.parametrize("source", [None, *SOURCES])
-def test_the_template_is_printed_without_anything_else(call, source):
+def test_the_template_is_the_only_output(call, source):
     result = succeeded(call("cohort", *([source] if source else []), "--template"))
     assert result.stdout == toml.template(source)
     assert result.stderr == ""
@@ -296,7 +296,7 @@ def test_the_saved_settings_build_the_same_cohort_again(call, files):
 # --- what is printed and saved -----------------------------------------------------------------------------
 
 
-def test_json_and_the_folder_tell_the_same(call, files):
+def test_json_and_the_folder_agree(call, files):
     index = ("--index", "CCS:108", "--gap", 0, "--short-history")
     line = (*TABLES, "--ccs", "single", *index, "--out", "COHORT", "--json")
     result = succeeded(call(*line))
@@ -314,7 +314,7 @@ def test_json_and_the_folder_tell_the_same(call, files):
     assert "Index dates and windows …" in result.stderr
 
 
-def test_odd_data_are_told_and_only_dropped_when_asked(call, files):
+def test_implausible_data_are_reported_and_dropped_only_on_request(call, files):
     events = pd.read_parquet(files / "E.parquet")
     odd = events.iloc[:3].assign(time=["1900-01-01", "2999-01-01", "2999-01-01"])
     pd.concat([events, odd, events.iloc[:1]]).to_parquet(files / "E.parquet", index=False)
@@ -335,7 +335,7 @@ def test_odd_data_are_told_and_only_dropped_when_asked(call, files):
     )
 
 
-def test_like_a_model(call, files):
+def test_columns_of_a_model(call, files):
     succeeded(call(*TABLES, "--ccs", "single", "--out", "first"))
     TASTE(2, random_state=0, max_iter=3).fit(Cohort.load(files / "first")).save(files / "model")
     events = pd.read_parquet(files / "E.parquet")
@@ -374,7 +374,7 @@ def test_help_shows_an_example_in_eighty_columns(call, monkeypatch):
     assert succeeded(call("cohort", "--help")).stdout.count("\n") < 25
 
 
-def test_without_a_source_the_command_is_misused(call):
+def test_a_missing_source_is_invalid_usage(call):
     result = call("cohort")
     assert result.returncode == 2
     assert "synpuf" in result.stdout
@@ -388,7 +388,7 @@ def test_without_a_source_the_command_is_misused(call):
 
 
 @pytest.mark.parametrize("source", ["synpuf", "omop", "meds", "synthea"])
-def test_a_missing_place(call, source, tmp_path):
+def test_a_missing_location(call, source, tmp_path):
     refused(call("cohort", source, "nowhere", "--out", "COHORT"), "nowhere")
     assert os.listdir(tmp_path) == []
 
@@ -465,12 +465,12 @@ def test_a_wrong_key_in_the_file(call, files):
     )
 
 
-def test_a_model_that_is_none(call, files):
+def test_a_folder_that_is_not_a_model(call, files):
     succeeded(call(*TABLES, "--out", "COHORT"))
     refused(call(*TABLES, "--like", "COHORT", "--out", "second"), "COHORT")
 
 
-def test_an_earlier_cohort_is_replaced_only_when_asked(call, files):
+def test_an_existing_cohort_is_replaced_only_on_request(call, files):
     succeeded(call(*TABLES, "--out", "COHORT"))
     before = (files / "COHORT" / "manifest.json").read_bytes()
     refused(call(*TABLES, "--min-visits", 2, "--out", "COHORT"), "--overwrite")
@@ -487,7 +487,7 @@ def test_an_earlier_cohort_is_replaced_only_when_asked(call, files):
 
 
 @pytest.mark.parametrize("message", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_build_leaves_nothing(tmp_path, message):
+def test_an_interrupted_build_leaves_no_files(tmp_path, message):
     rng = np.random.default_rng(0)
     n = 2_000_000
     events = pa.table(
@@ -522,7 +522,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path, message):
 # --- PostgreSQL --------------------------------------------------------------------------------------------
 
 
-def test_postgresql_and_a_folder_give_the_same(call, tmp_path, postgres_server):
+def test_postgresql_and_a_folder_give_the_same_cohort(call, tmp_path, postgres_server):
     cdm = simulated_cdm.cdm(n_persons=60, n_events=800)
     postgres.load(postgres_server, cdm, "cli cohort")
     write_omop(tmp_path / "cdm", cdm)
@@ -543,7 +543,7 @@ def test_postgresql_and_a_folder_give_the_same(call, tmp_path, postgres_server):
     assert postgres_server.reader_password not in everything
 
 
-def test_postgresql_refusals_keep_the_password(call, tmp_path, postgres_server):
+def test_postgresql_errors_do_not_show_the_password(call, tmp_path, postgres_server):
     def line(url, *more):
         return call("cohort", "omop", url, *more, "--out", "COHORT")
 

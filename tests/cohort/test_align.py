@@ -26,7 +26,7 @@ def columns(features, static):
     return Columns(len(features), np.array(features), len(static), np.array(static))
 
 
-def test_the_same_columns_are_left_alone():
+def test_equal_columns_are_not_moved():
     c = named()
     aligned = align(c, columns_of(c))
     assert np.array_equal(visits(aligned, 3), X)
@@ -45,7 +45,7 @@ def test_the_same_columns_are_left_alone():
         (["x", "y"], [-1, -1, -1], 3, 2),
     ],
 )
-def test_temporal_columns_go_to_their_names(features, places, unknown, absent):
+def test_temporal_columns_are_matched_by_name(features, places, unknown, absent):
     aligned = align(named(), columns(features, ["s", "t"]))
     expected = np.zeros((3, len(features)))
     for mine, place in enumerate(places):
@@ -59,14 +59,14 @@ def test_temporal_columns_go_to_their_names(features, places, unknown, absent):
         assert np.all(np.diff(aligned.shard.indices[entries]) > 0)
 
 
-def test_static_columns_go_to_their_names_and_unknown_ones_are_left_out():
+def test_static_columns_are_matched_by_name_and_unknown_ones_dropped():
     assert np.array_equal(align(named(), columns("abc", ["t", "s"])).shard.static, A[:, ::-1])
     aligned = align(named(), columns("abc", ["u", "t", "v"]))
     assert np.array_equal(aligned.shard.static, [[0, 2, 0], [0, 4, 0]])
     assert align(named(), columns("abc", [])).shard.static.shape == (2, 0)
 
 
-def test_without_names_the_width_decides():
+def test_without_names_the_number_of_columns_must_match():
     bare = Cohort(X, [0, 2, 3], A)
     assert np.array_equal(visits(align(bare, columns("xyz", "st")), 3), X)
     assert np.array_equal(align(named(), columns_of(bare)).shard.static, A)
@@ -78,7 +78,7 @@ def test_without_names_the_width_decides():
         align(Cohort(X, [0, 2, 3]), columns("xyz", "st"))
 
 
-def test_the_arrays_are_read_only_and_the_cohorts_own_stay_as_they_were():
+def test_arrays_are_read_only_and_the_cohort_is_unchanged():
     c = named()
     writeable = c.visits.data.flags.writeable
     aligned = align(c, columns_of(c))

@@ -104,7 +104,7 @@ def test_sizes_and_names():
     assert c.feature_names.tolist() == ["flu", "gout", "cough"]
 
 
-def test_what_is_not_given():
+def test_defaults_of_omitted_arguments():
     c = Cohort([[1, 2]], [0, 1])
     assert c.patient_ids.tolist() == [0]
     assert all(getattr(c, name) is None for name in OPTIONAL)
@@ -143,7 +143,7 @@ def test_float32_is_kept_and_the_rest_is_float64(dtype, kept, sparse):
     ],
     ids=["unsorted", "repeated", "zero", "all three"],
 )
-def test_untidy_entries_are_tidied_without_touching_the_caller_s(data, indices, tidy_data, tidy_indices):
+def test_noncanonical_matrices_are_canonicalised_in_a_copy(data, indices, tidy_data, tidy_indices):
     caller = sp.csr_matrix((np.array(data, float), np.array(indices), np.array([0, len(data), len(data)])))
     before = [caller.data.copy(), caller.indices.copy(), caller.indptr.copy()]
     c = Cohort(caller, [0, 2])
@@ -156,7 +156,7 @@ def test_untidy_entries_are_tidied_without_touching_the_caller_s(data, indices, 
 
 @pytest.mark.parametrize("row", range(6))
 @pytest.mark.parametrize("fault", ["unsorted", "zero"])
-def test_untidy_entries_are_found_wherever_they_are(row, fault, monkeypatch):
+def test_noncanonical_entries_are_detected_anywhere(row, fault, monkeypatch):
     monkeypatch.setattr(checks, "LOOKED_AT_ONCE", 3)  # entries: rows of 1, 2 … 6 are looked at some at a time
     lengths = np.arange(1, 7)
     indices = np.concatenate([np.arange(n) for n in lengths])
@@ -216,11 +216,11 @@ def test_negative_values_when_allowed():
     assert c[0].allow_negative
 
 
-def test_numpy_does_not_take_a_cohort_for_a_sequence():
+def test_numpy_does_not_treat_a_cohort_as_a_sequence():
     assert "not one array" in sentence_of(np.asarray, cohort())
 
 
-def test_importing_is_quick():
+def test_importing_is_fast():
     code = (
         "import sys, phenotaste.cohort; "
         "print([m for m in ('pandas', 'pyarrow', 'sklearn', 'numba') if m in sys.modules])"
@@ -314,11 +314,11 @@ bad_csc.indices = np.array([0, 7, 1, 0], np.int32)
         ({"labels": [1, inf, 0]}, "labels is infinite for the patient at position 1"),
     ],
 )
-def test_refusals_name_the_place_and_the_way_out(changes, words):
+def test_errors_name_the_location_and_the_remedy(changes, words):
     assert words in sentence_of(cohort, **changes)
 
 
-def test_times_may_start_anew_with_each_patient():
+def test_times_may_restart_with_each_patient():
     assert cohort(visit_times=[5, 5, 1]).visit_times.tolist() == [5, 5, 1]
 
 
@@ -338,7 +338,7 @@ def patient(c, k):
 
 @quick
 @given(cohorts(), st.data())
-def test_any_choice_is_that_of_numpy(c, data):
+def test_indexing_matches_numpy(c, data):
     K = len(c)
     index = data.draw(
         st.integers(-K, K - 1)
@@ -360,7 +360,7 @@ def test_any_choice_is_that_of_numpy(c, data):
         assert c[index].patient_ids.tolist() == c.patient_ids[expected].tolist()
 
 
-def test_copies_of_a_patient_get_ids_of_their_own():
+def test_repeated_patients_get_unique_ids():
     assert cohort()[[0, 0, 2, 0]].patient_ids.tolist() == ["a", "a#2", "c", "a#3"]
     assert cohort(patient_ids=[7, 8, 9])[[1, 1]].patient_ids.tolist() == ["8", "8#2"]
     assert cohort(patient_ids=["a", "a#2", "c"])[[0, 1, 0, 1]].patient_ids.tolist() == [
@@ -371,7 +371,7 @@ def test_copies_of_a_patient_get_ids_of_their_own():
     ]
 
 
-def test_neighbours_are_views():
+def test_contiguous_slices_are_views():
     c = cohort()
     assert np.shares_memory(c[1:].visits.data, c.visits.data)
     assert np.shares_memory(c[1:].static, c.static)
@@ -399,7 +399,7 @@ def test_positions_out_of_range(index):
         ((slice(None), [0, 1]), "by patient only"),
     ],
 )
-def test_choices_that_make_no_sense(index, words):
+def test_invalid_indices_are_refused(index, words):
     assert words in sentence_of(cohort().__getitem__, index)
     with pytest.raises(PatientIndexError):
         cohort()[index]
@@ -476,7 +476,7 @@ def test_mapped_arrays_stay_mapped(tmp_path):
     assert not is_mapped(Cohort.load(tmp_path / "c", mmap=False).visits.data)
 
 
-def test_negative_noise_survives_saving(tmp_path):
+def test_negative_values_survive_saving(tmp_path):
     c = cohort(visits=-parts()["visits"], allow_negative=True)
     c.save(tmp_path / "c")
     assert_same(Cohort.load(tmp_path / "c"), c)
@@ -524,7 +524,7 @@ def set_in(arrays, name, position, value):
         lambda a, m: m.pop("allow_negative"),
     ],
 )
-def test_forged_files_with_a_right_checksum_are_refused(tmp_path, forge):
+def test_forged_files_with_a_valid_checksum_are_refused(tmp_path, forge):
     cohort().save(tmp_path / "c")
     files, meta = tensors.read(tmp_path / "c", "cohort")
     forge(files["cohort"], meta)
@@ -574,7 +574,7 @@ def test_events_become_visits():
     assert c.static is None
 
 
-def test_values_are_summed_and_a_zero_is_no_entry():
+def test_values_are_summed_and_zeros_are_not_stored():
     c = Cohort.from_events(EVENTS, value="value")
     assert c.visits.toarray().tolist() == [[0, 1, 4], [0, 2.5, 0], [0, 0, 1.5]]
     assert c.visits.nnz == 4
@@ -630,7 +630,7 @@ def test_integer_patients_and_features():
     assert c.static.ravel().tolist() == [0, 1]
 
 
-def test_large_ids_are_told_apart_whatever_their_type():
+def test_large_ids_stay_distinct_for_every_type():
     ids = [2**53, 2**53 + 1]
     frame = pd.DataFrame({"patient": ids, "time": 1, "feature": ["u", "v"]})
     c = Cohort.from_events(frame, pd.DataFrame({"patient": np.array(ids, np.uint64), "x": [0.0, 1.0]}))
@@ -657,7 +657,7 @@ DAYS = ["2020-03-01", "2020-02-01", "2020-01-01", "2020-01-01", "2020-03-01", "2
     ],
     ids=["date", "s", "ns", "zone", "text", "text time", "text ns", "text zone", "text category", "category"],
 )
-def test_all_ways_to_write_a_time_agree(times):
+def test_all_time_formats_agree(times):
     c, plain = Cohort.from_events(events(time=times)), Cohort.from_events(EVENTS)
     assert c.visit_times.dtype.kind == "M"
     np.testing.assert_array_equal(c.visit_times.astype("M8[us]"), plain.visit_times.astype("M8[us]"))
@@ -671,7 +671,7 @@ def test_times_may_be_numbers(dtype):
     assert c.visit_times.dtype == (np.float64 if np.issubdtype(dtype, np.floating) else np.int64)
 
 
-def test_dates_long_ago_and_to_come():
+def test_dates_in_the_distant_past_and_future():
     c = Cohort.from_events(events(time=["0900-01-01", "3000-01-01", *["2020-01-01"] * 5]))
     assert str(c.visit_times.max()).startswith("3000-01-01")
 
@@ -691,7 +691,7 @@ def test_a_cohort_without_events_can_be_saved(tmp_path):
     assert_same(Cohort.load(tmp_path / "c"), c)
 
 
-def test_a_static_table_of_ids_only_says_who_is_in():
+def test_a_static_table_of_ids_only_defines_the_patients():
     c = Cohort.from_events(EVENTS, STATIC[["patient"]])
     assert len(c) == 3
     assert c.static is None
@@ -773,7 +773,7 @@ def test_static_tables_that_are_refused(facts, words):
     assert words in sentence_of(Cohort.from_events, EVENTS, facts)
 
 
-def test_a_column_of_free_text_is_not_taken_for_a_category():
+def test_free_text_columns_are_not_treated_as_categories():
     n = 1001
     frame = pd.DataFrame({"patient": range(n), "time": 1, "feature": "x"})
     facts = pd.DataFrame({"patient": range(n), "note": [f"note {i}" for i in range(n)]})
@@ -817,7 +817,7 @@ def test_a_million_rows():
     np.testing.assert_array_equal(frame["feature"].value_counts().sort_index(), c.visits.sum(axis=0))
 
 
-def test_origin_stays_with_the_cohort(tmp_path):
+def test_origin_is_kept_with_the_cohort(tmp_path):
     origin = {"attrition": [{"step": "read", "patients": 3}], "settings": {"visit": "day"}}
     c = Cohort([[1.0], [2.0]], [0, 1, 2], origin=origin)
     c.save(tmp_path / "c", extra_files={"attrition.csv": b"step,patients\n"})

@@ -196,7 +196,7 @@ def test_no_uniqueness_term():
     alike(there.step(model), here.step(model))
 
 
-def test_streamed_pieces_are_those_kept():
+def test_streamed_blocks_equal_resident_ones():
     c = cohort(8, n_patients=60, visits=(0, 9))
     here, kept, model = both(c, 3)
     allowed = base_bytes(3) + 4 * 40 * visit_bytes(here.shard, 3)  # four pieces of forty visits

@@ -80,7 +80,7 @@ def model(cohort):
 
 
 @given(cohorts.cohorts, st.sampled_from(sorted(TIMES)), st.booleans(), st.booleans(), st.booleans())
-def test_a_cohort_comes_back_whole(made, times, named, numbered, float32):
+def test_a_cohort_round_trips(made, times, named, numbered, float32):
     rng = np.random.default_rng(0)
     ids = rng.permutation(len(made)) * 7 if numbered else [f"p/{k}" for k in range(len(made))]
     labels = rng.choice([0, 1, np.nan], len(made)) if named else None
@@ -90,7 +90,7 @@ def test_a_cohort_comes_back_whole(made, times, named, numbered, float32):
 
 @pytest.mark.parametrize("times", sorted(TIMES))
 @pytest.mark.parametrize("named", [True, False])
-def test_a_cohort_comes_back_from_a_file(tmp_path, times, named):
+def test_a_cohort_round_trips_through_a_file(tmp_path, times, named):
     whole = dressed(cohorts.cohort(3), times, named, [f"p/{k}" for k in range(12)] if named else None)
     write_anndata(whole, tmp_path / "x.h5ad")
     same(ecosystem.from_anndata(anndata.read_h5ad(tmp_path / "x.h5ad")), whole)
@@ -117,7 +117,7 @@ def test_static_features_and_labels_are_those_of_obs_now(cohort):
     assert (found.labels == 1).all()
 
 
-def test_x_obs_and_var_are_what_they_say(cohort):
+def test_contents_of_x_obs_and_var(cohort):
     adata = ecosystem.to_anndata(cohort)
     for k in (0, 17, 59):
         rows = cohort[k].visits.toarray()
@@ -189,7 +189,7 @@ def test_without_visits_there_is_no_way_back(cohort):
             ecosystem.from_anndata(wrong)
 
 
-def test_what_was_renamed_is_refused_without_its_name(cohort):
+def test_renamed_entries_are_refused_without_their_names(cohort):
     adata = ecosystem.to_anndata(cohort)
     adata.obs_names = ["secret-new", *adata.obs_names[1:]]
     with pytest.raises(InputError, match="patients of which it holds no visits") as refusal:
@@ -197,7 +197,7 @@ def test_what_was_renamed_is_refused_without_its_name(cohort):
     assert "secret" not in str(refusal.value)
 
 
-def test_changing_the_object_leaves_the_cohort_alone(cohort):
+def test_changing_the_object_does_not_change_the_cohort(cohort):
     adata = ecosystem.to_anndata(cohort)
     before = cohort.visits.toarray()
     adata.uns["phenotaste"]["visits"]["matrix"].data[:] = 9
@@ -205,7 +205,7 @@ def test_changing_the_object_leaves_the_cohort_alone(cohort):
     np.testing.assert_array_equal(cohort.visits.toarray(), before)
 
 
-def test_the_file_is_private_and_whole_or_not_there(cohort, model, tmp_path):
+def test_the_file_is_private_and_written_atomically(cohort, model, tmp_path):
     path = tmp_path / "x.h5ad"
     write_anndata(cohort, path)
     before = path.read_bytes()
@@ -217,7 +217,7 @@ def test_the_file_is_private_and_whole_or_not_there(cohort, model, tmp_path):
     assert os.listdir(tmp_path) == ["x.h5ad"]
 
 
-def test_without_the_package_it_says_how_to_get_it(cohort, tmp_path, monkeypatch):
+def test_a_missing_package_is_named_with_its_extra(cohort, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "anndata", None)
     with pytest.raises(InputError, match=r"pip install 'phenotaste\[anndata\]'"):
         ecosystem.to_anndata(cohort)
@@ -226,7 +226,7 @@ def test_without_the_package_it_says_how_to_get_it(cohort, tmp_path, monkeypatch
     assert not os.listdir(tmp_path)
 
 
-def test_names_come_out_plain_under_any_pandas(cohort):
+def test_names_are_plain_strings_under_any_pandas(cohort):
     adata = ecosystem.to_anndata(cohort)
     assert adata.obs.index.dtype == adata.var.index.dtype == object
     assert isinstance(adata.obs, pd.DataFrame)

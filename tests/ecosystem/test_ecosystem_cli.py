@@ -65,7 +65,7 @@ def test_meds_labels(call, place, tmp_path):
     np.testing.assert_array_equal(table["boolean_value"].to_numpy(), expected.members[:, 1])
 
 
-def test_a_threshold_that_hardly_anybody_reaches_is_told(call, place, tmp_path):
+def test_a_threshold_with_few_members_is_reported(call, place, tmp_path):
     for threshold, told in ((0.999, True), (0.2, False)):
         out = ("--threshold", threshold, "--out", tmp_path / str(threshold))
         done = call("export", "model", "cohort", "--to", "meds-labels", *out, folder=place)
@@ -168,13 +168,13 @@ def test_refusals(call, place, arguments, words):
     assert sorted(path for path in place.rglob("*")) == before
 
 
-def test_the_words_are_those_of_the_library():
+def test_the_choices_are_those_of_the_library():
     from phenotaste.cli.export import MeasureChoice
 
     assert tuple(MeasureChoice) == MEASURES
 
 
-def test_loading_the_command_loads_nothing_heavy():
+def test_the_command_imports_no_heavy_package():
     import subprocess
     import sys
 
@@ -183,7 +183,7 @@ def test_loading_the_command_loads_nothing_heavy():
     assert not {"numpy", "numba", "pandas", "pyarrow", "anndata", "ehrdata"} & set(loaded.split())
 
 
-def test_a_file_of_scores_says_which_model_and_phenotypes_it_is_of(place, tmp_path):
+def test_a_score_file_names_its_model_and_phenotypes(place, tmp_path):
     model, cohort = TASTE.load(place / "model"), Cohort.load(place / "cohort")
     reviewed = model.apply_review(place / "review.json")
     for chosen, names, labels in (

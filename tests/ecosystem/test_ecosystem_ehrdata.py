@@ -92,7 +92,7 @@ def three():
     st.sampled_from([(0, 3), (1, 6)]),
     st.sampled_from(sorted(KINDS)),
 )
-def test_a_cohort_spread_over_time_comes_back(seed, n_patients, visits, kind):
+def test_a_cohort_on_a_time_grid_round_trips(seed, n_patients, visits, kind):
     cohort = cohorts.cohort(seed, n_patients=n_patients, n_static=0, visits=visits)
     tensor, times = spread(cohort, np.random.default_rng(seed))
     found = ecosystem.from_ehrdata(edata_of(KINDS[kind](tensor)))
@@ -103,7 +103,7 @@ def test_a_cohort_spread_over_time_comes_back(seed, n_patients, visits, kind):
     assert list(found.feature_names) == [f"code {j}" for j in range(cohort.n_features)]
 
 
-def test_missing_is_no_visit_and_a_recorded_zero_is_one(three):
+def test_nan_is_no_visit_and_a_recorded_zero_is_one(three):
     found = ecosystem.from_ehrdata(three)
     np.testing.assert_array_equal(found.offsets, [0, 2, 5])
     np.testing.assert_array_equal(found.visits.toarray(), [[1, 0], [0, 3], [0, 0], [2, 0], [0, 4]])
@@ -117,7 +117,7 @@ def test_a_slice_in_time_is_cut(three):
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_recorded_values_count_one_each_whatever_they_are(kind):
+def test_recorded_values_count_one_each(kind):
     edata = edata_of(KINDS[kind](np.array([[[-5.0, np.nan, 0.0], [np.nan, np.nan, 7.0]]])))
     found = ecosystem.from_ehrdata(edata, values="recorded")
     np.testing.assert_array_equal(found.visits.toarray(), [[1, 0], [1, 1]])
@@ -149,7 +149,7 @@ def test_times_come_from_tem_and_from_each_patients_start(three):
 
 
 @pytest.mark.parametrize("times", [[0, 2, 5], ["2020-01-01", "2020-03-01", "2021-05-01T12:00"]])
-def test_what_ehrdata_makes_of_a_long_table_is_what_we_make_of_it(times):
+def test_long_tables_give_the_same_cohort_as_ehrdata(times):
     """Its patients are listed as they come, so they come in order here."""
     table = pd.DataFrame(
         {
@@ -204,7 +204,7 @@ def with_text(edata):
         (lambda e: e, {"start": "start", "time": "day"}, "start must be a column of obs with dates"),
     ],
 )
-def test_refusals_say_what_to_do_and_quote_no_value(three, change, asked, words):
+def test_errors_name_the_remedy_and_quote_no_value(three, change, asked, words):
     with pytest.raises(InputError, match=words) as refusal:
         ecosystem.from_ehrdata(change(three), **asked)
     assert "secret" not in str(refusal.value)

@@ -81,7 +81,7 @@ def reviewed(model):
 @pytest.mark.parametrize(
     "rule", [Rule(), Rule("share", 0.3), Rule("score", 2.0), Rule("intensity", 1.0)], ids=str
 )
-def test_labels_have_the_schema_of_meds_and_say_who_has_it(cohort, model, tmp_path, rule):
+def test_labels_have_the_schema_of_meds(cohort, model, tmp_path, rule):
     found = write_meds_labels(model, cohort, tmp_path / "labels", rule)
     values = measures(model, cohort)[rule.measure][1:]  # the first has no visits, so no time to stand under
     last = [cohort[k].visit_times[-1] for k in range(1, 60)]
@@ -96,7 +96,7 @@ def test_labels_have_the_schema_of_meds_and_say_who_has_it(cohort, model, tmp_pa
     assert (found.patients, found.without_visits) == (59, 1)
 
 
-def test_our_own_reader_of_meds_takes_the_labels(cohort, model, tmp_path):
+def test_the_meds_source_reads_the_labels(cohort, model, tmp_path):
     from phenotaste.sources import meds as source
     from phenotaste.sources.workspace import Workspace
 
@@ -122,7 +122,7 @@ def rows_of(model, cohort, rule, first_id=1):
 
 
 @pytest.mark.parametrize("rule", [Rule("share", 0.3), Rule("intensity", 1.0)], ids=str)
-def test_a_database_with_the_tables_of_omop_takes_the_rows(cohort, model, tmp_path, postgres_server, rule):
+def test_the_rows_fit_the_omop_tables(cohort, model, tmp_path, postgres_server, rule):
     found = write_omop_cohort(reviewed(model), cohort, tmp_path / "out", rule, first_id=40)
     assert found.files == ["cohort.csv", "cohort_definition.csv", "definition.json"]
     server = postgres_server.fresh(f"exports_{rule.measure}")
@@ -151,13 +151,13 @@ def test_a_patient_on_the_threshold_is_a_member(cohort, model, tmp_path):
     assert cohort.patient_ids[shares[:, 0] == exact][0] in rows["subject_id"].to_numpy()
 
 
-def test_nobody_at_all_is_an_empty_table_with_its_head(cohort, model, tmp_path):
+def test_without_members_the_table_is_empty_with_a_header(cohort, model, tmp_path):
     write_omop_cohort(model, cohort, tmp_path / "out", Rule("score", 1e9))
     text = (tmp_path / "out" / "cohort.csv").read_text()
     assert text == "cohort_definition_id,subject_id,cohort_start_date,cohort_end_date\n"
 
 
-def test_the_rows_are_a_population_for_our_own_reader_of_omop(tmp_path):
+def test_the_omop_source_reads_the_rows_as_a_population(tmp_path):
     """From a CDM to phenotypes, to a cohort table in that CDM, to the cohort of its members."""
     from helpers import simulated_cdm
     from phenotaste import build
@@ -183,7 +183,7 @@ def test_the_rows_are_a_population_for_our_own_reader_of_omop(tmp_path):
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_the_definition_lies_beside_and_names_nobody(cohort, model, tmp_path, kind):
+def test_the_definition_file_holds_no_patients(cohort, model, tmp_path, kind):
     WRITERS[kind](reviewed(model), cohort, tmp_path / "out", Rule("share", 0.4))
     record = json.loads((tmp_path / "out" / "definition.json").read_text())
     assert record["rule"] == {"measure": "share", "comparison": ">=", "threshold": 0.4}
@@ -215,7 +215,7 @@ def test_more_than_half_is_one_phenotype_at_most(cohort, model):
     assert membership(model, cohort, Rule("share", 0.501)).members.sum(axis=1).max() == 1
 
 
-def test_small_numbers_are_not_told(cohort, model, tmp_path):
+def test_small_counts_are_suppressed(cohort, model, tmp_path):
     shares = measures(model, cohort)["share"][1:]
     counts = (shares >= 0.3).sum(axis=0)
     found = write_meds_labels(model, cohort, tmp_path / "out", Rule("share", 0.3))
@@ -226,12 +226,12 @@ def test_small_numbers_are_not_told(cohort, model, tmp_path):
     assert write_meds_labels(model, cohort, tmp_path / "many", Rule("share", often)).members[0] is None
 
 
-def test_texts_that_are_whole_numbers_are_ids(cohort, model, tmp_path):
+def test_integer_strings_are_ids(cohort, model, tmp_path):
     found = membership(model, made(patient_ids=[str(n) for n in cohort.patient_ids]), Rule())
     assert found.subjects.tolist() == cohort.patient_ids[1:].tolist()
 
 
-def test_a_cohort_that_was_given_no_ids_is_told(cohort, model):
+def test_a_cohort_without_ids_is_reported(cohort, model):
     with pytest.warns(UserWarning, match="numbered from 0"):
         membership(model, made(patient_ids=None), Rule())
 
@@ -252,7 +252,7 @@ def test_a_cohort_that_was_given_no_ids_is_told(cohort, model):
         ({}, Rule("leading"), "choose one of share, score, intensity"),
     ],
 )
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(model, tmp_path, kind, changes, rule, words):
+def test_refused_exports_leave_no_files(model, tmp_path, kind, changes, rule, words):
     if isinstance(changes.get("visit_times"), str):
         changes = {"visit_times": made().visit_times.astype("M8[D]").astype(float)}
     with pytest.raises(InputError, match=words) as refusal:
@@ -285,7 +285,7 @@ def test_files_are_private(cohort, model, tmp_path):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_an_earlier_export_is_replaced_whole_and_only_if_asked(cohort, model, tmp_path):
+def test_an_existing_export_is_replaced_atomically_and_on_request_only(cohort, model, tmp_path):
     out = tmp_path / "out"
     write_meds_labels(model, cohort, out)
     before = {file.name: file.read_bytes() for file in out.iterdir()}
@@ -307,7 +307,7 @@ def interrupted(out):
         raise KeyboardInterrupt
 
 
-def test_a_failure_on_the_way_leaves_the_earlier_export(tmp_path):
+def test_a_failed_export_leaves_the_previous_one(tmp_path):
     out = tmp_path / "out"
     for old in (None, "old"):
         if old:

@@ -76,7 +76,7 @@ def test_with_several_starts_the_best_so_far_is_restored(patients, engine, after
 
 
 @engines
-def test_interrupted_again_and_again_it_still_ends_the_same(patients, uninterrupted, engine, tmp_path):
+def test_repeated_interruptions_do_not_change_the_result(patients, uninterrupted, engine, tmp_path):
     for _ in range(4):
         interrupt(patients, engine(tmp_path / "work", resume=True), 3)
     found, iterations, _ = resume(patients, engine(tmp_path / "work", resume=True))
@@ -85,7 +85,7 @@ def test_interrupted_again_and_again_it_still_ends_the_same(patients, uninterrup
 
 
 @engines
-def test_an_unknown_random_state_is_kept_too(patients, engine, tmp_path):
+def test_a_random_state_of_none_is_checkpointed(patients, engine, tmp_path):
     """Seeds drawn from the system's chance are those of the checkpoint."""
     options = {"random_state": None, "n_init": 2}
     interrupt(patients, engine(tmp_path / "work"), 5, **options)
@@ -122,14 +122,14 @@ def test_minutes_are_minutes(patients, tmp_path):
 
 
 @engines
-def test_what_is_kept_is_the_owners_alone(patients, engine, tmp_path):
+def test_checkpoints_are_private(patients, engine, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 5)
     assert (tmp_path / "work").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "work").rglob("*"))
 
 
 @engines
-def test_a_torn_state_is_noticed_and_the_one_before_used(patients, uninterrupted, engine, tmp_path):
+def test_a_torn_state_is_detected_and_the_previous_one_used(patients, uninterrupted, engine, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 7)
     torn = newest(tmp_path / "work") / "state.safetensors"
     os.truncate(torn, torn.stat().st_size // 2)
@@ -145,7 +145,9 @@ def test_a_torn_state_is_noticed_and_the_one_before_used(patients, uninterrupted
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "lose"])
-def test_damaged_courses_in_memory_mean_the_checkpoint_before(patients, uninterrupted, harm, tmp_path):
+def test_damaged_courses_in_memory_fall_back_to_the_previous_checkpoint(
+    patients, uninterrupted, harm, tmp_path
+):
     interrupt(patients, in_memory(tmp_path / "work"), 7)
     damage(newest(tmp_path / "work", "snapshot") / "current.safetensors", harm)
     found, iterations, warned = resume(patients, in_memory(tmp_path / "work", resume=True))
@@ -168,7 +170,7 @@ def test_damaged_courses_on_disk_are_rebuilt(patients, uninterrupted, harm, tmp_
 
 
 @engines
-def test_where_all_courses_are_lost_the_best_start_is_not(patients, engine, tmp_path):
+def test_losing_all_courses_keeps_the_best_start(patients, engine, tmp_path):
     options = {"n_init": 2}
     expected = TASTE(**OPTIONS | options).fit(patients)
     interrupt(patients, engine(tmp_path / "work"), 17, **options)
@@ -234,7 +236,7 @@ def test_nothing_to_resume_is_reported(patients, uninterrupted, engine, tmp_path
 
 
 @engines
-def test_a_checkpoint_is_not_written_over_by_a_new_fit(patients, engine, tmp_path):
+def test_a_new_fit_does_not_overwrite_a_checkpoint(patients, engine, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 5)
     with pytest.raises(InputError, match="interrupted fit: resume it"):
         TASTE(**OPTIONS, **engine(tmp_path / "work")).fit(patients)
@@ -277,7 +279,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(patients, unin
         assert_same(found, uninterrupted)
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(patients, uninterrupted, tmp_path):
+def test_a_full_disk_leaves_the_previous_checkpoint(patients, uninterrupted, tmp_path):
     with small_disk(tmp_path / "disk", "128k") as folder:  # room for one generation
         with pytest.warns(UserWarning, match="iteration 8 could not be written"):
             interrupt(patients, in_memory(folder / "work"), 9)

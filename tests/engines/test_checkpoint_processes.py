@@ -83,7 +83,7 @@ def assert_whole(place, out):
 
 
 @pytest.mark.parametrize("more", [(), ("--memory", "2GB")], ids=["memory", "disk"])
-def test_killed_and_gone_on_with_it_finds_the_same_model(place, more):
+def test_a_killed_and_resumed_fit_gives_the_same_model(place, more):
     out = "killed-once" + "".join(more[:1])
     assert kill_somewhere(place, out, random.Random(len(more)), *more)
     assert not (place / out).exists()
@@ -98,7 +98,7 @@ def test_killed_and_gone_on_with_it_finds_the_same_model(place, more):
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--memory", "2GB")], ids=["memory", "disk"])
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_again_and_again_it_finds_the_same_model(place, more, seed):
+def test_a_repeatedly_killed_fit_gives_the_same_model(place, more, seed):
     out, chance = f"killed-{seed}" + "".join(more[:1]), random.Random(seed)
     killed = [kill_somewhere(place, out, chance, *more)]
     killed += [kill_somewhere(place, out, chance, "--resume", *more) for _ in range(4) if killed[-1]]
@@ -109,7 +109,7 @@ def test_killed_again_and_again_it_finds_the_same_model(place, more, seed):
     assert_whole(place, out)
 
 
-def test_an_interrupted_fit_says_how_to_go_on(place):
+def test_an_interrupted_fit_prints_how_to_resume(place):
     child = begin(place, "stopped")
     wait_for_a_checkpoint(child, place / "stopped.work")
     child.send_signal(signal.SIGINT)

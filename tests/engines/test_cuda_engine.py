@@ -90,7 +90,7 @@ def test_fifty_iterations_reach_the_same_objective_without_rising(rank):
     assert (np.diff(losses) <= 1e-5 * np.array(losses[:-1])).all()
 
 
-def test_the_same_bits_again():
+def test_repeated_fits_are_bitwise_equal():
     c, _ = simulate.ehr(3000, random_state=1)
     found = []
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_the_same_bits_again():
         np.testing.assert_array_equal(a, b)
 
 
-def test_streamed_pieces_are_those_kept():
+def test_streamed_blocks_equal_resident_ones():
     c, _ = simulate.ehr(3000, random_state=2)
     here, kept, model = both(c, 20)
     allowed = resident_bytes(here.shard, 20) / 2
@@ -130,7 +130,7 @@ def test_the_estimator():
     assert (there.n_short_, there.n_empty_) == (here.n_short_, here.n_empty_)
 
 
-def test_projection_agrees_and_knows_no_neighbours():
+def test_projection_agrees_and_does_not_depend_on_other_patients():
     c, _ = simulate.ehr(500, random_state=4)
     fitted = TASTE(6, random_state=0).fit(c)
     here = fitted.project(c)
@@ -140,7 +140,7 @@ def test_projection_agrees_and_knows_no_neighbours():
     np.testing.assert_array_equal(alone, there.W[[0, 17, 499]])
 
 
-def test_auto_finds_the_gpu_and_pivoting_stays_on_the_cpu():
+def test_auto_selects_the_gpu_and_bpp_stays_on_the_cpu():
     c = cohort(1)
     TASTE(2, device="auto", max_iter=3).fit(c)
     TASTE(2, device="auto", solver="bpp", max_iter=3).fit(c)

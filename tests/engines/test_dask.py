@@ -35,7 +35,7 @@ def cluster():
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 4])
-def test_any_number_of_workers_finds_the_same_bits(cohort, by_threads, tmp_path, n_workers):
+def test_bits_do_not_depend_on_the_number_of_workers(cohort, by_threads, tmp_path, n_workers):
     with local_cluster(n_workers) as cluster:
         found = TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work")).fit(cohort)
     assert_same(found, by_threads)
@@ -53,7 +53,7 @@ def test_any_number_of_workers_finds_the_same_bits(cohort, by_threads, tmp_path,
         {"rank": 2, "tol": 1e-2, "max_iter": 100},
     ],
 )
-def test_every_setting_finds_the_same_bits(cluster, options):
+def test_every_setting_gives_the_bits_of_the_local_fit(cluster, options):
     cohort = cohorts.cohort(3, n_patients=40, n_static=3, n_features=20)
     options = SETTINGS | options
     expected = TASTE(**options).fit(cohort)
@@ -62,13 +62,13 @@ def test_every_setting_finds_the_same_bits(cluster, options):
 
 @settings(max_examples=10)
 @given(cohort=cohorts.cohorts)
-def test_any_cohort_finds_the_same_bits(cluster, cohort):
+def test_any_cohort_gives_the_bits_of_the_local_fit(cluster, cohort):
     options = {"rank": 2, "max_iter": 4, "tol": 0, "random_state": 0}
     expected = TASTE(**options).fit(cohort)
     assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)
 
 
-def test_a_step_that_is_undone_goes_back_to_the_older_files(cluster):
+def test_an_undone_step_restores_the_previous_files(cluster):
     """A cohort on which extrapolation overshoots: the curve has a step that was refused."""
     cohort = cohorts.cohort(1, n_patients=30)
     options = SETTINGS | {"rank": 3, "max_iter": 60}
@@ -92,7 +92,7 @@ def saved(model, folder):
     return folder / "model"
 
 
-def test_files_are_their_owners_alone_and_few(cluster, cohort, tmp_path):
+def test_files_are_private_and_few(cluster, cohort, tmp_path):
     """Two generations of courses at most, whatever the number of iterations, and no drafts."""
     seen = []
 
@@ -113,7 +113,7 @@ def test_files_are_their_owners_alone_and_few(cluster, cohort, tmp_path):
     assert seen == [[6, 12]] * 8
 
 
-def test_files_that_are_kept_are_used_again(cluster, cohort, tmp_path):
+def test_kept_files_are_reused(cluster, cohort, tmp_path):
     engine = DaskEngine(cluster, tmp_path / "work", keep=True)
     TASTE(**SETTINGS | {"max_iter": 2}, engine=engine).fit(cohort)
     blocks = {path: path.stat().st_mtime_ns for path in files_under(tmp_path / "work" / "blocks")}
@@ -126,7 +126,7 @@ def test_files_that_are_kept_are_used_again(cluster, cohort, tmp_path):
     assert not (tmp_path / "work" / "blocks").exists()
 
 
-def test_an_object_store_will_do(tmp_path):
+def test_an_object_store_is_supported(tmp_path):
     """fsspec's store in memory, which workers share where they are threads, and do not see where they are processes."""
     cohort = cohorts.cohort(2, n_patients=30)
     options = SETTINGS | {"rank": 2}
@@ -138,7 +138,7 @@ def test_an_object_store_will_do(tmp_path):
     assert fsspec.filesystem("memory").find("work") == []
 
 
-def test_workers_that_do_not_see_the_folder_are_told(cluster, cohort, tmp_path):
+def test_workers_without_access_to_the_folder_are_reported(cluster, cohort, tmp_path):
     with pytest.raises(InputError, match="2 of 2 workers do not see the work folder memory://work"):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, "memory://work")).fit(cohort)
     (tmp_path / "file").touch()
@@ -150,7 +150,7 @@ def test_workers_that_do_not_see_the_folder_are_told(cluster, cohort, tmp_path):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, "nonsense://work")).fit(cohort)
 
 
-def test_a_client_and_an_address_will_do(cluster, tmp_path):
+def test_a_client_or_an_address_is_accepted(cluster, tmp_path):
     from distributed import Client
 
     cohort = cohorts.cohort(4, n_patients=20)
@@ -167,7 +167,7 @@ def test_a_client_and_an_address_will_do(cluster, tmp_path):
         TASTE(**options, engine=DaskEngine(8786)).fit(cohort)
 
 
-def test_an_engine_is_no_setting_of_the_model(cluster, tmp_path):
+def test_the_dask_engine_is_not_saved_with_a_model(cluster, tmp_path):
     cohort = cohorts.cohort(4, n_patients=20)
     engine = DaskEngine(cluster)
     model = clone(TASTE(rank=2, max_iter=2, random_state=0, engine=engine))
@@ -184,7 +184,7 @@ def test_a_cluster_without_workers(cohort):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, patience=1)).fit(cohort)
 
 
-def test_without_the_package_one_sentence_and_otherwise_no_import():
+def test_without_dask_the_error_names_the_extra_and_dask_is_imported_lazily():
     code = """
 import sys
 sys.modules["distributed"] = None

@@ -41,7 +41,7 @@ def checkpoints(folder):
 
 
 @pytest.mark.parametrize("victim", ["scheduler", "client"])
-def test_a_lost_scheduler_or_client_and_the_fit_goes_on_from_its_checkpoint(place, tmp_path, victim):
+def test_a_fit_resumes_after_losing_its_scheduler_or_client(place, tmp_path, victim):
     work = place / f"{victim}.work"
     with Processes(tmp_path) as cluster:
         engine = ("--engine", cluster.address.replace("tcp", "dask"), "--checkpoint-every", "3")
@@ -66,7 +66,7 @@ def test_a_lost_scheduler_or_client_and_the_fit_goes_on_from_its_checkpoint(plac
     assert not work.exists()
 
 
-def test_a_fit_that_was_killed_without_a_checkpoint_is_swept_up_after(place, tmp_path):
+def test_files_of_a_killed_fit_without_checkpoint_are_removed(place, tmp_path):
     work = place / "swept.work"
     with Processes(tmp_path) as cluster:
         engine = ("--engine", cluster.address.replace("tcp", "dask"))
@@ -106,7 +106,7 @@ def test_courses_lost_with_the_checkpoint_are_rebuilt(place, tmp_path):
     assert not (tmp_path / "kept").exists()
 
 
-def test_an_interrupted_fit_without_checkpoint_leaves_nothing(tmp_path):
+def test_an_interrupted_fit_without_checkpoint_leaves_no_files(tmp_path):
     def interrupt(progress):
         assert files_under(tmp_path / "work")
         raise KeyboardInterrupt
@@ -131,7 +131,7 @@ def test_workers_with_other_code_are_refused(tmp_path):
             TASTE(rank=2, engine=DaskEngine(cluster.address)).fit(cohorts.cohort(1))
 
 
-def test_words_for_what_cannot_be(place):
+def test_invalid_combinations_are_refused_with_a_sentence(place):
     for options, status, words in (
         (("--engine", "dask://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
         (("--engine", "tcp://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
@@ -156,7 +156,7 @@ ELSEWHERE = ("198.51.100.1", "[2001:db8::1]")
 
 
 @pytest.mark.parametrize("host", ELSEWHERE)
-def test_other_machines_are_not_spoken_to_in_the_clear(host):
+def test_unencrypted_connections_to_other_machines_are_refused(host):
     for who in ("scheduler", "worker"):
         with pytest.raises(InputError, match=rf"The {who} at tcp://.*unencrypted.*allow_plain=True"):
             check_safe(f"tcp://{host}:8786", False, who)
@@ -190,6 +190,6 @@ def test_addresses(address, allow_plain, encrypted, expected):
 @pytest.mark.parametrize(
     "address", ["dask://", "dask://host", "host", "dask://host:port", "dask://host:99999999"]
 )
-def test_what_is_no_address(address):
+def test_invalid_addresses_are_refused(address):
     with pytest.raises(InputError, match="is not the address of a Dask scheduler"):
         full_address(address, False, False)

@@ -63,7 +63,7 @@ def fit_through(what, cohort, cluster, folder, chance, times=2):
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
 )
-def test_workers_killed_at_random_moments_change_nothing(cohort, by_threads, cluster, tmp_path, seed):
+def test_workers_killed_at_random_do_not_change_the_result(cohort, by_threads, cluster, tmp_path, seed):
     chance = random.Random(f"{os.environ.get('PYTEST_SEED', 0)} {seed}")
     kill = lambda: kill_a_worker(cluster, chance)  # noqa: E731
     found, killed = fit_through(kill, cohort, cluster, tmp_path / "work", chance)
@@ -72,7 +72,7 @@ def test_workers_killed_at_random_moments_change_nothing(cohort, by_threads, clu
     assert not (tmp_path / "work").exists()
 
 
-def test_a_worker_that_stands_still_changes_nothing(cohort, by_threads, cluster, tmp_path):
+def test_a_stopped_worker_does_not_change_the_result(cohort, by_threads, cluster, tmp_path):
     """Stopped for a second in the middle of whatever it is doing, and once kept busy by somebody else's task."""
     from distributed import Client
 
@@ -92,7 +92,7 @@ def test_a_worker_that_stands_still_changes_nothing(cohort, by_threads, cluster,
     assert_same(found, by_threads)
 
 
-def test_work_that_has_lost_too_many_workers_is_given_out_again(cohort, by_threads, tmp_path):
+def test_tasks_that_lost_too_many_workers_are_resubmitted(cohort, by_threads, tmp_path):
     """Where Dask itself gives a task up after one lost worker, the step is done again."""
     import dask
     import distributed  # noqa: F401 - its settings must be there before one of them is changed
@@ -141,7 +141,7 @@ def test_damaged_courses_are_refused(cohort, cluster, tmp_path, damage):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work"), callback=hurt).fit(cohort)
 
 
-def test_a_cluster_whose_workers_all_leave(cohort, tmp_path):
+def test_a_cluster_that_loses_all_workers(cohort, tmp_path):
     def dismiss(progress):
         if progress.iteration == 2:
             cluster.scale(0)
@@ -154,7 +154,7 @@ def test_a_cluster_whose_workers_all_leave(cohort, tmp_path):
 
 
 @pytest.mark.slow
-def test_work_that_ends_every_worker_is_given_up(cohort, tmp_path):
+def test_tasks_that_kill_every_worker_raise(cohort, tmp_path):
     """As a block does that is too large for the workers' memory."""
     import dask
     import distributed  # noqa: F401 - its settings must be there before one of them is changed
@@ -188,7 +188,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_disk_that_is_full(cohort, by_threads, cluster, small_disk):
+def test_a_full_disk_raises(cohort, by_threads, cluster, small_disk):
     """Seen beforehand where it can be, and otherwise a sentence, and no file left."""
     engine = DaskEngine(cluster, small_disk / "work")
     with pytest.raises(InputError, match=r"has \d+ MB left and the courses need \d+ MB"):

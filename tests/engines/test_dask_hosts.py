@@ -81,7 +81,7 @@ def test_two_machines_with_certificates(hosts, certificates, tmp_path):
     assert_same(TASTE.load(tmp_path / "model"), expected)
 
 
-def test_two_machines_in_the_clear_only_if_told(hosts, tmp_path):
+def test_two_machines_without_encryption_only_on_request(hosts, tmp_path):
     """Also where the scheduler is on the user's own machine and only a worker is elsewhere."""
     cohort = cohorts.cohort(5, n_patients=30)
     cohort.save(tmp_path / "cohort")

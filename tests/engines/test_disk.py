@@ -56,7 +56,7 @@ def test_a_fit_on_disk_is_the_fit_in_memory_to_the_bit(small_chunks, tmp_path, o
 
 @settings(max_examples=15)
 @given(c=cohorts, rank=st.integers(1, 6))
-def test_awkward_cohorts_fit_on_disk_as_in_memory(tmp_path_factory, c, rank):
+def test_degenerate_cohorts_fit_on_disk_as_in_memory(tmp_path_factory, c, rank):
     work = tmp_path_factory.mktemp("work")
     expected = TASTE(rank, **FIVE).fit(c)
     assert_same(TASTE(rank, engine=DiskEngine(work), **FIVE).fit(c), expected)
@@ -85,7 +85,7 @@ def test_a_loaded_cohort_needs_no_copy_in_memory(small_chunks, tmp_path):
     assert_same(model.fit(loaded), TASTE(3, **FIVE).fit(c))
 
 
-def test_everything_long_lies_in_files_that_only_the_owner_reads(tmp_path):
+def test_all_large_arrays_are_files_readable_by_the_owner_only(tmp_path):
     c = cohort(1, n_patients=60, visits=(0, 30))
     seen = []
 
@@ -104,7 +104,7 @@ def test_everything_long_lies_in_files_that_only_the_owner_reads(tmp_path):
     assert not (tmp_path / "work").exists()
 
 
-def test_without_checkpoints_nothing_ever_has_a_name(tmp_path):
+def test_without_checkpoints_all_files_are_unnamed(tmp_path):
     c = cohort(1, n_patients=60, visits=(0, 30))
     look = lambda progress: seen.extend((tmp_path / "work").iterdir())  # noqa: E731
     seen = []
@@ -112,7 +112,7 @@ def test_without_checkpoints_nothing_ever_has_a_name(tmp_path):
     assert seen == []
 
 
-def test_too_little_memory_is_refused_with_what_suffices(tmp_path):
+def test_too_little_memory_is_refused_with_the_required_amount(tmp_path):
     c = cohort(1, n_patients=60, visits=(0, 30))
     with pytest.raises(InputError, match="at least") as refused:
         TASTE(3, engine=DiskEngine(tmp_path / "work", memory="100MB")).fit(c)
@@ -122,7 +122,7 @@ def test_too_little_memory_is_refused_with_what_suffices(tmp_path):
     TASTE(3, engine=DiskEngine(tmp_path / "work", memory=needed), **FIVE).fit(c)
 
 
-def test_a_start_that_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
+def test_an_initialisation_larger_than_memory_is_refused(tmp_path, monkeypatch):
     c = cohort(1, n_patients=60, visits=(0, 30))
     monkeypatch.setattr(disk, "NMF_ENTRY_BYTES", 10**10 // c.visits.nnz)
     with pytest.raises(InputError, match=r"NMF initialisation.*10.25 GB.*init=.random"):
@@ -147,7 +147,7 @@ def test_less_memory_means_smaller_chunks_and_more_patients_more_memory():
 @pytest.mark.parametrize(
     ("text", "count"), [("4GB", 4 * 10**9), ("512MiB", 2**29), ("1.5g", 15 * 10**8), ("800", 800), (7, 7)]
 )
-def test_memory_is_written_as_people_write_it(text, count):
+def test_memory_amounts_accept_common_units(text, count):
     assert mapped.parse_bytes(text) == count
 
 
@@ -158,7 +158,7 @@ def test_other_amounts_are_refused(text):
 
 
 @given(count=st.integers(1, 10**13))
-def test_what_is_said_to_be_needed_suffices(count):
+def test_the_reported_memory_suffices(count):
     assert mapped.parse_bytes(mapped.format_bytes(count).replace(",", "")) >= count
 
 
@@ -186,7 +186,7 @@ print(json.dumps({"total": total, "before": before, "after": mapped.resident_byt
     not os.path.exists("/proc/self/statm"), reason="the system does not tell a process's memory"
 )
 @pytest.mark.parametrize(("allowed", "stays_below"), [(40 * 10**6, 160 * 10**6), (10**9, None)])
-def test_mapped_pages_go_when_memory_is_short_and_nothing_is_lost(tmp_path, allowed, stays_below):
+def test_mapped_pages_are_evicted_without_loss_when_memory_is_short(tmp_path, allowed, stays_below):
     done = subprocess.run(
         [sys.executable, "-c", CHILD, tmp_path, str(allowed)], capture_output=True, text=True, timeout=120
     )
@@ -207,7 +207,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_fit_begins(tmp_path):
         assert list(folder.iterdir()) == []
 
 
-def test_a_disk_that_others_fill_meanwhile_ends_the_fit_with_a_sentence(tmp_path):
+def test_a_disk_that_fills_up_during_the_fit_raises_an_error(tmp_path):
     """And with the checkpoint that was written before, it goes on when there is room again."""
     c = cohort(1, n_patients=300, visits=(20, 30))
     options = FIVE | {"max_iter": 9}
@@ -231,7 +231,7 @@ def test_a_disk_that_others_fill_meanwhile_ends_the_fit_with_a_sentence(tmp_path
         assert count.seen == 6
 
 
-def test_a_fit_without_checkpoints_has_all_its_room_from_the_beginning(tmp_path):
+def test_a_fit_without_checkpoints_allocates_its_disk_space_at_the_start(tmp_path):
     c = cohort(1, n_patients=300, visits=(20, 30))
     with small_disk(tmp_path / "disk", "4m") as folder:
         others = lambda progress: fill(folder)  # noqa: E731
@@ -239,7 +239,7 @@ def test_a_fit_without_checkpoints_has_all_its_room_from_the_beginning(tmp_path)
         assert_same(found, TASTE(5, **FIVE).fit(c))
 
 
-def test_an_engine_is_no_setting_of_a_model(tmp_path):
+def test_the_engine_is_not_saved_with_a_model(tmp_path):
     c = cohort(1)
     model = TASTE(2, engine=DiskEngine(tmp_path / "work"), **FIVE).fit(c)
     model.save(tmp_path / "model")
@@ -250,12 +250,12 @@ def test_an_engine_is_no_setting_of_a_model(tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"), [({"engine": "disk"}, "engine"), ({"device": "cuda"}, "exclude each other")]
 )
-def test_engines_that_are_none_are_refused(tmp_path, options, match):
+def test_invalid_engines_are_refused(tmp_path, options, match):
     with pytest.raises(InputError, match=match):
         TASTE(2, **({"engine": DiskEngine(tmp_path)} | options)).fit(cohort(1))
 
 
-def test_a_plan_says_what_disk_and_memory_it_takes():
+def test_a_plan_reports_disk_and_memory():
     c = cohort(1, n_patients=60, visits=(0, 30))
     expected = plan(TASTE(3, n_jobs=1), c)
     assert expected.min_memory >= disk.PROCESS_BYTES
@@ -263,7 +263,7 @@ def test_a_plan_says_what_disk_and_memory_it_takes():
     assert "of disk" in dict(expected.lines())["With --memory"]
 
 
-def test_the_command_line_fits_and_saves_within_a_memory(tmp_path, capsys):
+def test_the_command_line_fits_within_a_memory_limit(tmp_path, capsys):
     c = cohort(1, n_patients=60, visits=(0, 30))
     c.save(tmp_path / "cohort")
     arguments = ["fit", str(tmp_path / "cohort"), "--rank", "3", "--max-iter", "5", "--tol", "0"]
@@ -277,7 +277,7 @@ def test_the_command_line_fits_and_saves_within_a_memory(tmp_path, capsys):
 
 
 @pytest.mark.skipif(cuda_available(), reason="there is a GPU, which --device auto takes")
-def test_where_there_is_no_gpu_auto_is_the_processor_in_all_it_can_do(tmp_path):
+def test_without_a_gpu_auto_is_the_cpu_with_all_its_options(tmp_path):
     cohort(1, n_patients=60, visits=(0, 30)).save(tmp_path / "cohort")
     arguments = ["fit", str(tmp_path / "cohort"), "--rank", "3", "--max-iter", "5", "--device", "auto"]
     app([*arguments, "--out", str(tmp_path / "model"), "--memory", "2GB", "--resume"], standalone_mode=False)

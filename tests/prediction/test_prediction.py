@@ -39,7 +39,7 @@ def predictions(seed, n=200, ties=False, share=0.3):
 
 
 @given(seed=seeds, cases=st.integers(20, 90), controls=st.integers(20, 300), number=st.integers(0, 5))
-def test_a_split_shares_out_everybody_and_either_class_alike(seed, cases, controls, number):
+def test_a_split_is_a_stratified_partition(seed, cases, controls, number):
     case = np.random.default_rng(seed).permutation(np.r_[np.ones(cases, bool), np.zeros(controls, bool)])
     split = draw_split(case, number, seed)
     assert sorted(np.concatenate(split)) == list(range(len(case)))
@@ -105,7 +105,7 @@ def test_resamples_are_of_patients_and_the_same_for_every_method_and_split():
     assert middle == pytest.approx(found.values["auc"], abs=0.03)
 
 
-def test_the_interval_by_resampled_patients_covers_the_truth_as_often_as_it_says():
+def test_the_bootstrap_interval_has_its_nominal_coverage():
     """Two normal distributions of known AUC, drawn 200 times."""
     rng = np.random.default_rng(3)
     truth, covered = 0.760249938906524, 0  # Φ(1/√2)
@@ -131,7 +131,7 @@ def test_calibration_is_plain_logistic_regression_on_the_log_odds(seed, shift, s
     assert expit(found.intercept + logit(told)).sum() == pytest.approx(case.sum(), rel=1e-6)
 
 
-def test_calibration_of_what_has_none():
+def test_calibration_is_nan_where_it_is_undefined():
     case = np.arange(40) < 10
     constant = calibration(np.full(40, 0.25), case)
     assert constant.intercept == pytest.approx(0.0, abs=1e-9)
@@ -142,7 +142,7 @@ def test_calibration_of_what_has_none():
 
 
 @given(seed=seeds, n=st.integers(30, 600), ties=st.booleans(), share=st.sampled_from([0.1, 0.4]))
-def test_groups_of_risk_hold_enough_of_either_class_and_everybody_once(seed, n, ties, share):
+def test_risk_groups_partition_the_patients_with_enough_of_each_class(seed, n, ties, share):
     risk, case = predictions(seed, n, ties, share)
     gate = Gate()
     groups = risk_groups(risk, case, gate)
@@ -213,7 +213,7 @@ def test_every_step_of_a_roc_curve_is_of_many_patients():
     assert len(np.flatnonzero(np.abs(np.diff(exact, 2)) > 1e-9)) > 10
 
 
-def test_the_interval_over_splits_knows_that_splits_share_patients():
+def test_the_interval_over_splits_accounts_for_shared_patients():
     values = [0.70, 0.74, 0.72, 0.76, 0.73]
     found = over_splits(values, "auc")
     half = (found["auc_splits_high"] - found["auc_splits_low"]) / 2
@@ -248,7 +248,7 @@ def test_differences_are_taken_resample_by_resample_and_split_by_split():
     assert len(comparison_table(finished)) == 0
 
 
-def test_one_wild_slope_does_not_carry_the_summary():
+def test_one_outlying_slope_does_not_dominate_the_summary():
     """Calibration is summed up by medians, without splits that have no slope; one split shows the other interval."""
     finished = {}
     for split, slope in enumerate((0.9, 1.1, 135.0, None)):

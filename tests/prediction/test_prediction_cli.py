@@ -39,7 +39,7 @@ def call(call, place):
     return call_predict
 
 
-def test_from_cohort_to_page_and_on(call, place):
+def test_from_cohort_to_page_and_resumed(call, place):
     status, out, err = call("cohort", "--out", "found", *SMALL)
     assert status == 0, err
     for words in (
@@ -97,7 +97,7 @@ def test_refused_with_one_sentence(call, place, options, sentence):
     assert not (place / "refused").exists()
 
 
-def test_patients_and_trust_are_said(call, place):
+def test_patient_level_and_trusted_output_are_announced(call, place):
     status, out, err = call("cohort", "--out", "private", *SMALL, "--splits", 1, "--patients", "--trusted")
     assert status == 0, err
     assert "fewer than 11 patients: keep these files where the data is" in err
@@ -106,7 +106,7 @@ def test_patients_and_trust_are_said(call, place):
 
 
 @pytest.mark.parametrize("options", [("--ranks", "three"), ("--lams", "x")])
-def test_what_cannot_be_read_is_misuse(call, options):
+def test_unreadable_options_are_invalid_usage(call, options):
     status, out, err = call("cohort", "--out", "misuse", *options)
     assert (status, out) == (2, "")
     assert "Traceback" not in err

@@ -114,7 +114,7 @@ def test_phenotypes_that_carry_the_planted_risk_are_named():
     assert np.abs(np.log(others)).max() < np.log(first["odds_ratio"])
 
 
-def test_the_folder_has_everything_and_nobody(folder, cohort, found):
+def test_the_folder_is_complete_and_holds_no_patients(folder, cohort, found):
     assert {path.name for path in folder.iterdir()} == FILES
     page = (folder / "prediction.md").read_text()
     assert f"AUC of {found.auc:.3f}" in page
@@ -136,12 +136,12 @@ def _task(path):
     return method, int(split)
 
 
-def test_threads_change_no_bit(cohort, found):
+def test_bits_do_not_depend_on_the_threads(cohort, found):
     again = prediction.evaluate(cohort, n_jobs=1, patients=True, **SMALL)
     assert again.predictions["risk"].to_numpy().tobytes() == found.predictions["risk"].to_numpy().tobytes()
 
 
-def test_a_broken_run_goes_on_and_ends_the_same(cohort, folder, tmp_path):
+def test_an_interrupted_run_resumes_to_the_same_result(cohort, folder, tmp_path):
     place = tmp_path / "broken"
 
     def break_off(now):
@@ -186,7 +186,7 @@ def test_splits_and_methods_may_be_added_but_no_setting_changed(cohort, tmp_path
         prediction.evaluate(cohort, out=tmp_path / "theirs", resume=True, **small)
 
 
-def test_risks_of_patients_only_when_asked_for_and_for_their_owner(cohort, tmp_path):
+def test_patient_risks_are_written_only_on_request_and_privately(cohort, tmp_path):
     place = tmp_path / "private"
     small = SMALL | {"ranks": 3, "splits": 1, "baselines": []}
     found = prediction.evaluate(cohort, out=place, patients=True, **small)
@@ -243,7 +243,7 @@ def test_refused_with_one_sentence_before_anything_is_written(cohort, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-def test_patients_without_a_label_are_left_out_when_asked(cohort):
+def test_unlabelled_patients_are_dropped_on_request(cohort):
     labels = labels_with(cohort, p5=np.nan, p9=np.nan)
     small = SMALL | {"ranks": 3, "splits": 1, "baselines": []}
     found = prediction.evaluate(cohort, labels, drop_unlabelled=True, patients=True, **small)
@@ -256,7 +256,7 @@ def test_patients_without_a_label_are_left_out_when_asked(cohort):
         prediction.evaluate(cohort, np.full(700, np.nan), drop_unlabelled=True, **small)
 
 
-def test_results_do_not_go_into_the_cohort(cohort, tmp_path):
+def test_results_are_not_written_into_the_cohort_folder(cohort, tmp_path):
     cohort.save(tmp_path / "cohort")
     with pytest.raises(InputError, match="within the cohort's folder"):
         prediction.evaluate(tmp_path / "cohort", out=tmp_path / "cohort" / "found", **SMALL)
@@ -344,14 +344,14 @@ def test_figures_by_name(found):
         found.plot("pie")
 
 
-def test_mu_zero_is_said_once(cohort):
+def test_mu_zero_warns_once(cohort):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         prediction.evaluate(cohort, **SMALL | {"ranks": 3, "splits": 1, "mus": 0.0, "baselines": []})
     assert sum("mu=0" in str(warning.message) for warning in said) == 1
 
 
-def test_the_time_left_is_by_cost():
+def test_the_remaining_time_is_weighted_by_cost():
     grids = Grids(ranks=(5, 20))
     tasks = [Task("taste", 0), Task("raw", 0)]
     seen = []

@@ -72,7 +72,7 @@ def learned(cohort, case, split, method):
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_a_feature_of_test_patients_alone_changes_nothing_that_is_learned(cohort, case, split, method):
+def test_a_feature_of_test_patients_only_does_not_change_the_model(cohort, case, split, method):
     assert learned(changed(cohort, split.test, extra=True), case, split, method) == learned(
         cohort, case, split, method
     )
@@ -87,7 +87,7 @@ def test_neither_records_nor_labels_of_test_patients_reach_the_tuning(cohort, ca
 
 
 @pytest.mark.parametrize("method", SCORED)
-def test_a_feature_of_validation_patients_alone_changes_no_definition(cohort, case, split, method):
+def test_a_feature_of_validation_patients_only_does_not_change_the_definitions(cohort, case, split, method):
     mine = tune(parts_of(cohort, case, split), method, GRIDS, 11)
     theirs = tune(parts_of(changed(cohort, split.validation, extra=True), case, split), method, GRIDS, 11)
     for name in ("V_", "H_", "F_"):
@@ -95,7 +95,7 @@ def test_a_feature_of_validation_patients_alone_changes_no_definition(cohort, ca
         assert (one is None and other is None) or one.tobytes() == other.tobytes()
 
 
-def test_definitions_and_scaling_know_training_patients_only(cohort, case, split):
+def test_definitions_and_scaling_use_training_patients_only(cohort, case, split):
     """Other records and labels for validation patients leave factors and scale as they are, to the bit."""
     one = Grids(ranks=(4,), max_iter=30)
     other = case.copy()
@@ -109,7 +109,7 @@ def test_definitions_and_scaling_know_training_patients_only(cohort, case, split
     np.testing.assert_array_equal(mine.scale, scores.std(axis=0))
 
 
-def test_the_test_does_look_at_test_patients(cohort, case, split):
+def test_the_leakage_test_detects_a_leak_of_test_patients(cohort, case, split):
     """The counterpart: what is reported does change, so the checks above look at something."""
     before = run_cell(cohort, case, split, "raw", GRIDS, resamples=0).figures
     garbage = changed(cohort, split.test, garbage=True)
@@ -118,7 +118,7 @@ def test_the_test_does_look_at_test_patients(cohort, case, split):
     assert before["auc"] != after["auc"]
 
 
-def test_labels_that_mean_nothing_are_not_predicted():
+def test_random_labels_are_not_predicted():
     """Five shuffles: 0.5 lies within every interval over splits, and near the mean; true labels are predicted.
 
     The interval by resampled patients takes the models as they are, and may miss it now and then.

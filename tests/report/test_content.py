@@ -74,7 +74,7 @@ def three(value):
     return pytest.approx(value, rel=0.006)
 
 
-def test_it_is_json_and_says_what_it_is(built, model):
+def test_content_is_json_with_its_kind(built, model):
     record = json.loads(json.dumps(built.as_dict(), allow_nan=False))
     assert record["format"] == 1
     assert record["fingerprint"] == fingerprint(model)
@@ -103,7 +103,7 @@ def test_definitions_are_those_of_the_model(open_built, model):
     assert groups == {"diagnosis", "medication"}
 
 
-def test_rare_features_are_neither_named_nor_weighed(model, cohort):
+def test_rare_features_are_suppressed(model, cohort):
     heaviest = int(np.argmax(model.V_.max(axis=1)))
     changed = TASTE(4)
     vars(changed).update(vars(model))
@@ -155,7 +155,7 @@ def test_prevalence_is_hidden_where_a_small_group_would_follow(present, sizes, s
     assert [share is not None for share in found] == shown
 
 
-def test_with_two_phenotypes_those_who_have_both_cannot_be_told():
+def test_with_two_phenotypes_the_overlap_cannot_be_inferred():
     # 100 patients: 58 have the first, 47 the second, so that 5 have both; leading 58 - 0 and 42 tell nothing else.
     found = prevalences(np.array([58, 47]), np.array([58, 42, 0]), [None, None, 0], [1, 2], Gate())
     assert found == [0.58, None]
@@ -246,7 +246,7 @@ def test_typical_courses_are_averages_of_thirds(built, model):
         )
 
 
-def test_helpers_of_courses_with_awkward_histories():
+def test_helpers_of_courses_with_degenerate_histories():
     rng = np.random.default_rng(1)
     visits = np.array([1, 2, 9, 1, 3])
     patients = Patients(rng.random((5, 2)), rng.random((16, 2)), np.concatenate([[0], np.cumsum(visits)]))
@@ -259,7 +259,7 @@ def test_helpers_of_courses_with_awkward_histories():
     assert np.isnan(mean_time(nothing)).all()
 
 
-def test_overview_attrition_and_card_say_no_date_and_no_place(built):
+def test_overview_attrition_and_card_hold_no_dates_and_paths(built):
     text = json.dumps(built.as_dict())
     for secret in ("2011-02", "secret", "index_before"):
         assert secret not in text
@@ -286,7 +286,7 @@ def test_a_cohort_chosen_from_a_larger_one_ends_the_attrition(model, cohort):
 @pytest.mark.parametrize(
     "origin", [{"attrition": 3}, {"attrition": [{"step": 1}]}, {"settings": 4, "source": 7}, {}]
 )
-def test_an_odd_origin_is_no_obstacle(model, cohort, origin):
+def test_an_invalid_origin_is_ignored(model, cohort, origin):
     odd = cohort[:100]
     odd.origin = origin
     assert content.build(model, odd).overview.attrition is None
@@ -306,7 +306,7 @@ def test_a_small_cohort_is_not_shown_at_all(model, cohort):
     assert not any(p.temporal or p.static for p in shown.phenotypes)
 
 
-def test_a_model_that_does_not_know_who_has_what(model, cohort, tmp_path):
+def test_a_model_without_feature_counts(model, cohort, tmp_path):
     model.save(tmp_path / "model")
     old = TASTE.load(tmp_path / "model")
     assert content.build(old).phenotypes[0].temporal
@@ -330,7 +330,7 @@ def test_new_patients_are_projected(model, cohort):
 
 @pytest.mark.parametrize("rank", [1, 2, 7])
 @pytest.mark.parametrize("n_static", [0, 4])
-def test_awkward_cohorts(rank, n_static):
+def test_degenerate_cohorts_have_a_report(rank, n_static):
     small = cohorts.cohort(seed=3, n_patients=60, n_features=6, n_static=n_static, visits=(0, 5))
     fitted = TASTE(rank, random_state=0, max_iter=5).fit(small)
     fitted.V_[:, 0] = 0  # a phenotype that died
@@ -433,7 +433,7 @@ def test_a_name_with_a_date_is_not_shown(model, cohort):
     assert any("date" in s.reason for s in shown.audit)
 
 
-def test_levels_of_one_thing_are_known():
+def test_levels_of_one_variable_are_grouped():
     values = np.array([[1, 0, 0, 1, 1, 0], [0, 1, 0, 0, 0, 1], [0, 0, 1, 0, 1, 0], [1, 0, 0, 1, 0, 0]], float)
     names = ["a", "b", "c", "flag", "x=1", "x=2"]
     assert sorted(families(names, values, [True] * 6)) == [[0, 1, 2], [3], [4, 5]]
@@ -491,7 +491,7 @@ def test_an_applied_review(model, cohort):
     assert len(shown.overview.map) == 2
 
 
-def test_trusted_content_hides_nothing_and_says_so(open_built, cohort):
+def test_trusted_content_suppresses_nothing_and_is_marked(open_built, cohort):
     assert open_built.trusted
     assert "switched off" in open_built.overview.notes[0]
     assert len(open_built.features.temporal) == cohort.n_features
@@ -500,7 +500,7 @@ def test_trusted_content_hides_nothing_and_says_so(open_built, cohort):
     assert any("OFF" in text for section in open_built.card for text in section.text)
 
 
-def test_static_names_are_for_reading():
+def test_static_names_are_readable():
     assert static_label("Static_age_between_60_69") == "age between 60 69"
     assert static_label("sex=female") == "sex=female"
     assert static_label("Static_") == "Static "

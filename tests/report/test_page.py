@@ -174,7 +174,7 @@ def test_overview_shows_every_part(page):
     assert "removed by: at least 5 visits" in page.locator("#audit").inner_text()
 
 
-def test_map_leads_to_the_card_and_takes_its_name(page):
+def test_map_links_to_the_card_and_shows_its_name(page):
     page.get_by_label("Name of phenotype 4").fill("Diabetes")
     point = page.locator("#overview .map-point[href='#phenotype-4']")
     assert "Diabetes" in point.text_content()
@@ -203,7 +203,7 @@ def test_heavy_bars_come_first_and_the_rest_on_demand(page):
     assert section.locator("li").count() == before
 
 
-def test_bars_of_each_kind_stand_apart_in_their_own_colour(page):
+def test_bars_of_each_kind_are_separate_and_coloured(page):
     first = card(page, 1)
     assert first.locator(".part.temporal h5").all_inner_texts() == ["Diagnoses", "Medications", "Procedures"]
     colour = "node => getComputedStyle(node).backgroundColor"
@@ -261,7 +261,7 @@ def test_course_switches_between_visits_and_months_in_every_card(opened):
     assert curve.get_attribute("d") == before
 
 
-def test_cards_tell_patients_profile_outcome_stability_and_look_alikes(page):
+def test_cards_show_patients_profile_outcome_stability_and_similar_phenotypes(page):
     content = simulated_content()
     first = content["phenotypes"][0]
     text = card(page, 1).inner_text()
@@ -282,7 +282,7 @@ def test_cards_tell_patients_profile_outcome_stability_and_look_alikes(page):
     assert rows.count() == len(first["profile"])
 
 
-def test_hidden_numbers_say_so(opened):
+def test_suppressed_numbers_are_marked(opened):
     content = simulated_content()
     hidden = content["phenotypes"][1]
     hidden["prevalence"] = None
@@ -305,7 +305,7 @@ def test_hidden_numbers_say_so(opened):
     assert "null" not in page.locator("body").inner_text()
 
 
-def test_without_a_cohort_the_page_tells_definitions(opened):
+def test_without_a_cohort_the_page_shows_definitions(opened):
     content = simulated_content()
     content["overview"] |= {
         "cohort": [],
@@ -332,7 +332,7 @@ def test_without_a_cohort_the_page_tells_definitions(opened):
     assert "No cohort was given." in page.locator("#overview").inner_text()
 
 
-def test_trusted_page_says_so_loudly(opened):
+def test_trusted_page_is_marked_prominently(opened):
     page = opened(simulated_content(trusted=True)).page
     banner = page.locator("#trusted")
     assert "Disclosure control is off." in banner.inner_text()
@@ -350,7 +350,7 @@ def test_trusted_page_says_so_loudly(opened):
 # Deciding
 
 
-def test_accepting_and_rejecting_again_takes_it_back(page):
+def test_repeating_a_decision_revokes_it(page):
     for word, status in (("Accept", "accepted"), ("Reject", "rejected")):
         button = card(page, 1).get_by_role("button", name=word)
         button.click()
@@ -427,7 +427,7 @@ def test_search_opens_a_light_code_that_was_folded_away(page):
     assert listed[index]["name"] in card(page, 1).inner_text()
 
 
-def test_filter_by_status_waits_until_it_is_asked_again(page):
+def test_filter_by_status_applies_when_selected_again(page):
     decide(page, 1, "Accept")
     page.get_by_label("Show", exact=True).select_option("open")
     assert numbers(page) == [2, 3, 4, 5]
@@ -575,7 +575,7 @@ def broken_reviews(record):
     }
 
 
-def test_what_is_no_review_of_this_model_is_refused_with_a_sentence(opened, reviewed):
+def test_files_that_are_not_reviews_of_this_model_are_refused(opened, reviewed):
     record, before = reviewed
     page = opened(simulated_content(review=record)).page
     for fault, text in broken_reviews(record).items():
@@ -621,7 +621,7 @@ def test_leaving_with_unsaved_work_warns(opened):
     assert asked == ["beforeunload"]
 
 
-def test_a_browser_that_keeps_nothing_is_named(chromium, tmp_path):
+def test_a_browser_without_storage_is_reported(chromium, tmp_path):
     (tmp_path / "report.html").write_text(render(simulated_content()), encoding="utf-8")
     (tmp_path / "frame.html").write_text(
         '<iframe sandbox="allow-scripts" src="report.html" width=1200 height=800>'
@@ -637,7 +637,7 @@ def test_a_browser_that_keeps_nothing_is_named(chromium, tmp_path):
     context.close()
 
 
-def test_damaged_work_in_the_browser_stops_nothing(opened):
+def test_damaged_browser_storage_is_ignored(opened):
     made = opened(simulated_content())
     for text in ("{", '{"review": {"format": "phenotaste-review"}, "saved": true}', "null"):
         made.page.evaluate("([key, text]) => localStorage.setItem(key, text)", [STORAGE_KEY, text])
@@ -826,7 +826,7 @@ STICKING = """() => [...document.querySelectorAll("body *")]
   .filter(node => node.getBoundingClientRect().right > innerWidth + 1).map(node => node.className)"""
 
 
-def test_nothing_sticks_out_at_any_width(opened):
+def test_no_element_overflows_at_any_width(opened):
     page = opened(simulated_content()).page
     review_everything(page)
     slide(page, 60)

@@ -75,7 +75,7 @@ def test_summary_is_the_same_after_save_and_load(model, tmp_path):
     assert "Time" in dict(report.fit_summary(model, seconds=1.0).lines())
 
 
-def test_summary_of_a_fit_that_is_not_well():
+def test_summary_of_a_problematic_fit():
     fitted = TASTE(2, max_iter=2, random_state=0).fit(cohorts.cohort(n_patients=6, visits=(0, 4)))
     fitted.cpi_ = float("nan")
     summary = report.fit_summary(fitted)
@@ -108,7 +108,7 @@ def test_every_figure_as_png_and_pdf_without_the_date(built, tmp_path):
     assert encode_figure(model_figures.definitions(built), "png") == paths[0].read_bytes()
 
 
-def test_figures_draw_what_the_content_says(built):
+def test_figures_match_the_content(built):
     first = model_figures.panels.typical_courses(built)
     for axis, phenotype in zip(first.axes, built.phenotypes, strict=True):
         assert [list(line.get_ydata()) for line in axis.lines] == [t.curve for t in phenotype.typical]
@@ -149,7 +149,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def test_tables_hold_what_the_content_says(built, tmp_path):
+def test_tables_match_the_content(built, tmp_path):
     paths = {path.name: path for path in table_files.save_all(built, tmp_path)}
     rows = read(paths["definitions.csv"])
     assert len(rows) == sum(len(p.temporal) + len(p.static) for p in built.phenotypes)
@@ -184,13 +184,13 @@ def test_latex_in_the_layout_of_the_paper(built, tmp_path):
     assert "\x1b" not in text
 
 
-def test_latex_escapes_every_letter():
+def test_latex_escapes_every_special_character():
     assert table_files.escape_tex("a_b & 5% {x} ~^\\ #$\n[y]") == (
         r"a\_b \& 5\% \{x\} \textasciitilde{}\textasciicircum{}\textbackslash{} \#\$ {[}y{]}"
     )
 
 
-def test_trusted_figures_and_tables_say_so(model, cohort, tmp_path):
+def test_trusted_figures_and_tables_are_marked(model, cohort, tmp_path):
     loud = content.build(model, cohort, gate=Gate(trusted=True))
     figure = model_figures.prevalence(loud)
     model_figures.mark_trusted(figure, loud)
@@ -388,7 +388,7 @@ def numbers_in(text):
     others=st.booleans(),
 )
 @example(seed=70447149, n_patients=139, rank=1, others=False)
-def test_nothing_of_fewer_than_eleven_leaves(seed, n_patients, rank, others, tmp_path):
+def test_no_output_describes_fewer_than_eleven_patients(seed, n_patients, rank, others, tmp_path):
     cohort = secret_cohort(seed, n_patients, 12)
     fitted_on = secret_cohort(seed + 1, 100, 12) if others else cohort
     if not fitted_on.visits.nnz:
@@ -428,7 +428,7 @@ def test_nothing_of_fewer_than_eleven_leaves(seed, n_patients, rank, others, tmp
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**31))
-def test_trusted_use_shows_all_of_it_and_says_so(seed, tmp_path):
+def test_trusted_use_shows_small_counts_and_is_marked(seed, tmp_path):
     cohort = secret_cohort(seed, 30, 12)
     model = TASTE(2, max_iter=4, random_state=0).fit(cohort)
     shown = content.build(model, cohort, gate=Gate(trusted=True))
@@ -477,7 +477,7 @@ def test_a_page_that_fails_leaves_the_old_one(model, tmp_path, monkeypatch):
         report.write(model, tmp_path / "nowhere" / "report.html")
 
 
-def test_matplotlib_comes_only_with_the_first_figure():
+def test_matplotlib_is_imported_with_the_first_figure_only():
     program = """
 import sys
 from phenotaste import TASTE, report, simulate
@@ -492,7 +492,7 @@ assert "matplotlib.pyplot" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_summary_calls_phenotypes_unique_only_where_cpi_can_say_so():
+def test_the_summary_claims_uniqueness_only_where_cpi_is_informative():
     patients, _ = simulate.ehr(60, n_features=30, rank=3, mean_visits=12, random_state=1)
     found = report.fit_summary(TASTE(3, random_state=0).fit(patients))
     assert found.cpi > 0.9 > found.short_histories / found.patients

@@ -167,7 +167,7 @@ def test_without_a_cohort_the_page_has_definitions_and_fit(call, place, tmp_path
         assert kind["prevalence"] is kind["course"]["visits"] is kind["leading"]["patients"] is None
 
 
-def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):
+def test_trusted_reports_are_marked_and_private(call, place, tmp_path):
     arguments = ("report", place / "model", "--cohort", place / "cohort", "--tables", "t", "--out", "r.html")
     done = call(*arguments, "--trusted", folder=tmp_path)
     assert done.returncode == 0
@@ -214,7 +214,7 @@ def test_trusted_is_said_loudly_and_kept_private(call, place, tmp_path):
         (["review", "compare", "review.json", "theirs.json"], "different models"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_one_sentence(call, place, arguments, words):
+def test_invalid_requests_are_refused_with_one_sentence(call, place, arguments, words):
     if not (place / "old").exists():
         (place / "old").mkdir()
         (place / "old" / "mine.txt").write_text("mine")
@@ -233,13 +233,13 @@ def test_what_cannot_be_done_is_refused_with_one_sentence(call, place, arguments
 
 
 @pytest.mark.parametrize("arguments", [["report"], ["report", "model"], ["review"], ["review", "compare"]])
-def test_misuse_is_status_two(call, place, arguments):
+def test_invalid_usage_of_report_is_status_two(call, place, arguments):
     done = call(*arguments, folder=place)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
-def test_an_earlier_report_is_replaced_only_when_asked(call, place, tmp_path):
+def test_an_existing_report_is_replaced_only_on_request(call, place, tmp_path):
     arguments = ("report", place / "model", "--out", "r.html", "--tables", "t")
     assert call(*arguments, folder=tmp_path).returncode == 0
     (tmp_path / "t" / "mine.txt").write_text("mine")
@@ -251,7 +251,7 @@ def test_an_earlier_report_is_replaced_only_when_asked(call, place, tmp_path):
     assert (tmp_path / "t" / "mine.txt").read_text() == "mine"
 
 
-def test_a_report_that_fails_leaves_everything_as_it_was(place, tmp_path, monkeypatch):
+def test_a_failed_report_changes_no_files(place, tmp_path, monkeypatch):
     model, cohort = TASTE.load(place / "model"), Cohort.load(place / "cohort")
     (tmp_path / "r.html").write_text("the old one")
     places = {"figures": tmp_path / "figures", "tables": tmp_path / "tables"}

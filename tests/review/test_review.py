@@ -77,7 +77,7 @@ def reviews(draw):
 
 
 @given(reviews())
-def test_a_review_survives_its_file(tmp_path_factory, review):
+def test_a_review_round_trips_through_its_file(tmp_path_factory, review):
     path = tmp_path_factory.mktemp("review") / "review.json"
     review.write(path)
     assert Review.read(path) == review
@@ -184,7 +184,7 @@ def test_circles_and_merges_with_rejected_ones_are_refused(model):
     assert Review.read(decided(model, p1=into(3), p3=into(5)).as_dict()).merge_target(1) == 5
 
 
-def test_files_that_are_no_json_of_ours_are_refused(model, tmp_path):
+def test_files_that_are_not_review_json_are_refused(model, tmp_path):
     sound = json.dumps(decided(model).as_dict()).encode()
     path = tmp_path / "review.json"
     for content in (
@@ -215,7 +215,7 @@ def test_files_that_are_no_json_of_ours_are_refused(model, tmp_path):
         Review.read(tmp_path / "none.json")
 
 
-def test_half_a_letter_is_replaced_and_everything_else_is_kept(model, tmp_path):
+def test_lone_surrogates_are_replaced_and_other_text_is_kept(model, tmp_path):
     path = tmp_path / "review.json"
     path.write_text(json.dumps(decided(model, p1={"name": "heart \ud83d", "comment": HOSTILE}).as_dict()))
     review = Review.read(path)
@@ -271,7 +271,7 @@ def test_the_fingerprint_is_the_models_own(cohort, model, tmp_path):
 
 
 @given(cohorts.cohorts)
-def test_a_fit_counts_who_has_each_feature(c):
+def test_a_fit_counts_the_patients_of_each_feature(c):
     fitted = TASTE(1, random_state=0, max_iter=1).fit(c)
     patients = cohorts.dense(c)
     expected = np.sum([(X != 0).any(axis=0) for X, _ in patients], axis=0)
@@ -415,7 +415,7 @@ def test_a_patient_with_none_of_the_merged_phenotypes_keeps_finite_courses(model
     np.testing.assert_allclose(found[:, 0], [0.5, 5.5, 10.5])
 
 
-def test_phenotypes_nobody_has_are_merged_evenly(model):
+def test_phenotypes_without_patients_are_merged_evenly(model):
     dead = TASTE(5)
     dead.__dict__.update(model.__dict__)
     dead.score_totals_ = np.array([0.0, 0.0, 1.0, 1.0, 1.0])
@@ -538,7 +538,7 @@ def test_merging_with_others_or_rejecting_apart_is_no_agreement(model):
     assert three.kappa == pytest.approx((1 + 2 * cohen_kappa_score(list("mmooo"), list("momoo"))) / 3)
 
 
-def test_what_cannot_be_compared(model, cohort):
+def test_reviews_of_different_models_cannot_be_compared(model, cohort):
     with pytest.raises(InputError, match="two reviews or more"):
         compare([decided(model)])
     other = TASTE(5, random_state=1, max_iter=2).fit(cohort)
@@ -546,7 +546,7 @@ def test_what_cannot_be_compared(model, cohort):
         compare([decided(model), decided(other)])
 
 
-def test_reviews_know_no_patients(model, tmp_path):
+def test_reviews_hold_no_patients(model, tmp_path):
     named = Cohort(
         np.eye(12),
         np.arange(13),

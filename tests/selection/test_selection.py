@@ -68,7 +68,7 @@ def test_a_row_for_each_cell_from_plain_fits(patients, kept):
     assert len(found.table) == 6
 
 
-def test_found_again_is_the_least_share_over_phenotypes():
+def test_reproducibility_is_the_minimum_share_over_phenotypes():
     """Two phenotypes: one in all three other starts, one in two of them."""
     a, b, c = np.eye(4)[0], np.eye(4)[1], np.eye(4)[2]
     starts = [(a, b, 1.0), (a, b, 2.0), (b, a, 3.0), (a, c, 4.0)]
@@ -133,7 +133,7 @@ def test_a_cell_does_not_depend_on_the_rest_of_the_grid(patients, kept):
     )
 
 
-def test_processes_and_threads_change_nothing(patients, kept, tmp_path):
+def test_results_do_not_depend_on_processes_and_threads(patients, kept, tmp_path):
     """By worker processes, from memory and from a folder: the same bits as in one process."""
     found, _ = kept
     patients.save(tmp_path / "cohort")
@@ -148,7 +148,7 @@ def test_processes_and_threads_change_nothing(patients, kept, tmp_path):
     pd.testing.assert_frame_equal(other.evidence, found.evidence, check_exact=True)
 
 
-def test_nothing_is_left_in_the_folder_for_temporary_files(patients, tmp_path, monkeypatch):
+def test_no_temporary_files_are_left(patients, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     abandoned = tmp_path / f"{execution.PREFIX}of-a-killed-run"
     abandoned.mkdir()
@@ -188,13 +188,13 @@ RANKS = grid_table(
     ("rule", "rank"),
     [("stability", 2), ("one-standard-error", 3), ("found-again", 4), ("rmse-elbow", 4), ("cpi-floor", 5)],
 )
-def test_each_rule_on_a_table_made_for_it(rule, rank):
+def test_each_rule_on_a_constructed_table(rule, rank):
     assert RANKS.loc[rules.choose(rule, RANKS), "rank"] == rank
     shuffled = RANKS.sample(frac=1, random_state=1)
     assert shuffled.loc[rules.choose(rule, shuffled), "rank"] == rank
 
 
-def test_rules_leave_cells_without_stability_out():
+def test_rules_exclude_cells_without_stability():
     partial = RANKS.copy()
     partial.loc[partial["rank"] == 2, "dissimilarity"] = np.nan
     assert partial.loc[rules.choose("stability", partial), "rank"] == 3
@@ -216,7 +216,7 @@ def test_the_papers_rule_takes_any_weights_and_the_others_unique_ones():
     assert tuple(rows.loc[rules.choose("found-again", rows), ["rank", "lam"]]) == (3, 0.1)
 
 
-def test_found_again_falls_back_on_what_comes_nearest():
+def test_reproducibility_falls_back_on_the_closest_cell():
     rows = RANKS.assign(found_again=[0.3, 0.5, 0.5, 0.2, 0.1])
     assert rows.loc[rules.choose("found-again", rows), "rank"] == 4
 
@@ -226,7 +226,7 @@ def test_a_grid_of_one_rank_has_one_answer():
         assert rules.choose(rule, RANKS.iloc[[4]]) == 4
 
 
-def test_the_command_knows_the_same_rules():
+def test_the_command_has_the_same_rules():
     from phenotaste.cli.select import RuleChoice
 
     assert [choice.value for choice in RuleChoice] == list(rules.RULES)
@@ -243,7 +243,7 @@ def result(V, F=None, rmse=1.0, H=None):
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 1000), rank=st.integers(1, 6))
-def test_evidence_follows_phenotypes_wherever_they_stand(seed, rank):
+def test_evidence_follows_phenotypes_in_any_order(seed, rank):
     """A start that found the same phenotypes in another order and scale has found them all again, F with V."""
     rng = np.random.default_rng(seed)
     best = result(rng.random((9, rank)), rng.random((5, rank)))
@@ -256,7 +256,7 @@ def test_evidence_follows_phenotypes_wherever_they_stand(seed, rank):
     assert np.abs(averaged.V - best.V / np.linalg.norm(best.V, axis=0)).max() < 1e-12
 
 
-def test_evidence_counts_what_is_found_again(kept, patients):
+def test_evidence_counts_reproduced_phenotypes(kept, patients):
     found, out = kept
     stored = pd.read_csv(out / "evidence.csv")
     assert stored.columns.tolist() == ["phenotype", "kind", "factor", "similarity"]
@@ -346,7 +346,7 @@ def test_a_figure_that_cannot_be_drawn_is_refused(patients):
         found.plot("pie")
 
 
-def test_nothing_about_patients_is_on_disk(kept, patients):
+def test_no_patient_data_is_on_disk(kept, patients):
     _, out = kept
     ids = [f"patient-{k:04d}" for k in range(len(patients))]
     named = Cohort(patients.visits, patients.offsets, patients.static, patient_ids=ids)
@@ -426,7 +426,7 @@ def test_an_interrupt_leaves_a_table_of_what_is_finished(patients, tmp_path):
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_no_damage_to_a_fits_file_goes_unnoticed(data, tmp_path_factory):
+def test_any_damage_to_a_file_of_a_fit_is_detected(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("files") / "fit.safetensors"
     rng = np.random.default_rng(0)
     files.write_result(path, result(rng.random((3, 2)), rng.random((2, 2))))
@@ -472,7 +472,7 @@ def test_refused_with_a_sentence_before_any_work(patients, tmp_path, arguments, 
     assert not (tmp_path / "choice").exists()
 
 
-def test_somebody_elses_folder_is_refused_and_left_alone(patients, kept, tmp_path):
+def test_a_foreign_folder_is_refused_and_not_changed(patients, kept, tmp_path):
     _, out = kept
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     other = simulate.ehr(80, n_features=30, n_static=6, mean_visits=12, rank=3, random_state=4)[0]
@@ -516,7 +516,7 @@ def test_two_runs_at_once_into_one_folder_are_kept_apart(patients, tmp_path):
 # --- awkward cohorts ---------------------------------------------------------------------------------------
 
 
-def test_awkward_cohorts_are_chosen_from_too():
+def test_selection_on_degenerate_cohorts():
     """No static features, empty histories, one phenotype, more phenotypes than features."""
     plain = made_up(1, n_static=0)
     found = selection.select(plain, [1, 2], n_init=2, bootstraps=1, holdout=1, consensus=True, jobs=1)

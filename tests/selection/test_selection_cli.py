@@ -29,7 +29,7 @@ def call(call, place):
     return call_select
 
 
-def test_from_cohort_to_model_and_on(call, place):
+def test_from_cohort_to_model_and_resumed(call, place):
     status, out, err = call("cohort", "--out", "choice", *GRID)
     assert status == 0, err
     assert "← chosen" in out
@@ -92,7 +92,7 @@ def test_folders_of_others_are_refused(call, place):
 @pytest.mark.parametrize(
     "options", [("--ranks", "three"), ("--ranks", "2:3:4:5"), ("--ranks", "2", "--lams", "x")]
 )
-def test_what_cannot_be_read_is_misuse(call, options):
+def test_unreadable_options_are_invalid_usage(call, options):
     status, out, err = call("cohort", "--out", "misuse", *options)
     assert (status, out) == (2, "")
     assert "Traceback" not in err

@@ -71,7 +71,7 @@ def running(pid):
 
 
 @pytest.mark.slow
-def test_killed_five_times_at_random_moments_it_ends_the_same(place):
+def test_killed_five_times_at_random_the_result_is_the_same(place):
     """kill -9: no worker outlives it, nothing on disk is corrupt, and going on ends as if nothing had been."""
     # Fits slow enough that no machine finishes the grid between two kills.
     simulate.ehr(500, mean_visits=40, rank=3, random_state=1)[0].save(place / "larger")
@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed_is_replaced(place, tmp_path):
         workers.give_up_after(3)
 
 
-def test_a_cohort_that_changes_under_the_workers_is_noticed(place, tmp_path):
+def test_a_cohort_that_changes_during_the_run_is_detected(place, tmp_path):
     order = {"cohort": str(place / "cohort"), "fingerprint": "of another", "folder": str(tmp_path)}
     with pytest.raises(InputError, match="was changed while it was being worked on"):
         workers.run_crew(

@@ -77,7 +77,7 @@ def test_seed_decides_everything(name):
     assert SIMULATORS[name](None)[0].shape == c.shape
 
 
-def test_generator_moves_on():
+def test_the_generator_advances():
     rng = np.random.default_rng(0)
     assert not np.array_equal(
         simulate.ehr(50, random_state=rng)[1].W, simulate.ehr(50, random_state=rng)[1].W
@@ -291,7 +291,7 @@ def test_heart_failure_case_share():
     assert np.array_equal(c.labels, t.labels)
 
 
-def test_heart_failure_is_found_again():
+def test_heart_failure_phenotypes_are_recovered():
     c, t = simulate.heart_failure(600, random_state=5)
     m = TASTE(rank=5, random_state=0).fit(c)
     for planted, found in ((t.V, m.V_), (t.F, m.F_)):
@@ -302,7 +302,7 @@ def test_heart_failure_is_found_again():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_heart_failure_is_found_again_at_full_size(seed):
+def test_heart_failure_phenotypes_are_recovered_at_full_size(seed):
     c, t = simulate.heart_failure(random_state=seed)
     m = TASTE(rank=5, n_init=5, random_state=0).fit(c)
     for planted, found in ((t.V, m.V_), (t.F, m.F_)):
@@ -414,7 +414,7 @@ def test_ehr_separation_sets_the_overlap():
     assert overlap[-1] == pytest.approx((1, 1))
 
 
-def test_ehr_chunks_are_drawn_each_on_its_own():
+def test_ehr_chunks_are_drawn_independently():
     c, t = simulate.ehr(2 * _ehr.CHUNK + 1, mean_visits=6)
     chunks = [c[k * _ehr.CHUNK : (k + 1) * _ehr.CHUNK] for k in range(3)]
     n_codes = [np.diff(chunk.visits.indptr)[:1000] for chunk in chunks[:2]]

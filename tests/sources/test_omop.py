@@ -287,7 +287,7 @@ def test_upper_case_names_and_ids_as_text(tables, parquet, tmp_path):
     assert read(place, **options)["events"] == expected(parquet, **options)["events"]
 
 
-def test_ids_that_a_tool_made_fractions_of(tables, parquet, tmp_path):
+def test_ids_stored_as_floats(tables, parquet, tmp_path):
     """A column of integers with gaps, written as 12.0 and nothing."""
     half = {}
     for name, table in tables.items():
@@ -439,7 +439,7 @@ def test_schemas(tables, tmp_path):
     ],
     ids=str,
 )
-def test_options_that_make_no_sense(parquet, options):
+def test_invalid_options_are_refused(parquet, options):
     refusal(parquet, **options)
 
 

@@ -67,14 +67,14 @@ def built(place, settings, options):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_cohort_from_every_place(places, way):
+def test_the_same_cohort_from_every_backend(places, way):
     settings, options = WAYS[way]
     first = the_same({name: built(place, settings, options) for name, place in places.items()})
     assert len(first.cohort) >= 30
     assert first.cohort.visits.nnz > 50
 
 
-def test_fifty_persons_are_the_same_cohort_from_every_place(fifty_places):
+def test_fifty_persons_are_the_same_cohort_from_every_backend(fifty_places):
     settings = Settings(visit="day", min_visits=5, min_patients=5, groups=Groups(ccs="single"))
     options = {"codes": "source", "source_vocabulary": "ICD9CM"}
     first = the_same({name: built(place, settings, options) for name, place in fifty_places.items()})

@@ -66,7 +66,7 @@ def test_concept_sets_are_resolved_in_the_database(server, parquet, tmp_path):
         assert read(server.url(), **options)["index_codes"] == read(parquet, **options)["index_codes"]
 
 
-def test_long_lists_of_concepts_are_asked_for_in_pieces(server, parquet, monkeypatch):
+def test_long_lists_of_concepts_are_queried_in_chunks(server, parquet, monkeypatch):
     monkeypatch.setattr("phenotaste.sources.omop.postgres.IDS_PER_QUERY", 3)
     assert read(server.url())["names"] == expected(parquet)["names"]
 
@@ -190,7 +190,7 @@ def test_all_tables_are_of_one_moment(server, tables):
                 link.execute("delete from cdm.death where person_id = 1001")
 
 
-def test_text_survives_the_journey(own, fresh):
+def test_text_round_trips_through_the_database(own, fresh):
     """Quotes, commas, line ends, blanks and emptiness: null and empty text are two things."""
     words = [*made.AWKWARD, None, "\\N", '"', "a\r\nb", "NULL", "\\."]
     fresh({"person": pa.table({"person_id": list(range(len(words)))}), "t": pa.table({"w": words})}, "words")
@@ -206,7 +206,7 @@ def test_text_survives_the_journey(own, fresh):
 SECRET = "pa55-wörd"
 
 
-def test_refusals_hold_no_secret(server, monkeypatch, tmp_path):
+def test_errors_contain_no_secret(server, monkeypatch, tmp_path):
     """One sentence for each way to fail, without user or password."""
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     at = f"127.0.0.1:{server.port}"
@@ -316,7 +316,7 @@ def test_a_lost_connection_is_one_sentence(server, monkeypatch):
     assert "connection was lost" in str(refused.value)
 
 
-def test_nothing_stays_connected(server):
+def test_no_connection_stays_open(server):
     links = []
     with Workspace(threads=1) as workspace:
         with open_cdm(workspace, server.url(), "cdm") as cdm:
@@ -327,7 +327,7 @@ def test_nothing_stays_connected(server):
     assert [link.closed for link in links] == [True, True]
 
 
-def test_without_a_server_ci_fails_and_others_are_told(monkeypatch):
+def test_without_a_server_ci_fails_and_local_runs_skip(monkeypatch):
     monkeypatch.setattr(postgres, "BINARIES", [])
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="not installed"):

@@ -16,7 +16,7 @@ OPTIONS = [{}, {"codes": "source", "source_vocabulary": "ICD9CM"}, {"drugs": "ex
 
 
 @pytest.mark.skipif(not GIBLEED.is_dir(), reason="GiBleed does not lie beside the project")
-def test_gibleed_is_what_another_made_of_it():
+def test_gibleed_matches_the_independent_build():
     """Conditions and drug eras by person, date and concept: theirs lack features of fewer than 5 patients."""
     with Workspace(threads=1) as workspace:
         records = omop.read(workspace, str(GIBLEED))

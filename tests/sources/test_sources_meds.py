@@ -188,7 +188,7 @@ def test_static_facts_of_codes():
     assert static_fact("ICD9CM/428.0", timeless=True) is None
 
 
-def test_what_is_no_meds_folder_is_refused(workspace, tmp_path):
+def test_a_folder_that_is_not_meds_is_refused(workspace, tmp_path):
     with pytest.raises(InputError, match="has no folder data; give the root of a MEDS dataset"):
         source.read(workspace, tmp_path)
     (tmp_path / "data").mkdir()
@@ -208,7 +208,7 @@ def test_what_is_no_meds_folder_is_refused(workspace, tmp_path):
         source.read(workspace, tmp_path)
 
 
-def test_no_event_at_all_is_no_fault_of_the_source(workspace, tmp_path):
+def test_a_source_without_events_is_valid(workspace, tmp_path):
     (tmp_path / "data").mkdir()
     empty = pa.table(
         {"subject_id": [], "time": [], "code": []}, schema=pa.schema(list(meds.DataSchema.schema())[:3])

@@ -59,7 +59,7 @@ def test_csv_in_many_spellings(workspace, tmp_path, text, packed):
 
 @pytest.mark.parametrize("name", ["x*", "x?", "x[1]"])
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_a_path_is_no_pattern(workspace, tmp_path, name, ending):
+def test_a_path_is_not_a_glob_pattern(workspace, tmp_path, name, ending):
     for number, file in enumerate([tmp_path / (name + ending), tmp_path / f"x1{ending}"]):
         frame = pd.DataFrame({"a": [number]})
         frame.to_csv(file, index=False) if ending == ".csv" else frame.to_parquet(file)
@@ -167,7 +167,7 @@ def test_types_that_cannot_hold_such_values(workspace, tmp_path):
         )
 
 
-def test_numbers_that_tools_have_bent_back_into_ids(workspace, tmp_path):
+def test_numeric_columns_are_converted_back_to_ids(workspace, tmp_path):
     ids = pd.DataFrame({"a": [9007199254740993, 12]}, dtype="Int64")
     floats = pd.DataFrame({"a": [12.0, None], "b": ["x", "y"]})
     floats.to_csv(tmp_path / "a.csv", index=False)

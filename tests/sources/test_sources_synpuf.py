@@ -144,7 +144,7 @@ def test_renamed_files_and_a_column_for_the_year(workspace, tmp_path):
     assert records.as_of == date(2009, 12, 31)
 
 
-def test_only_the_claims_asked_for(workspace, tmp_path):
+def test_only_the_requested_claims_are_read(workspace, tmp_path):
     folder = written(tmp_path, NATIVE)
     records = synpuf.read(workspace, folder, claims=("outpatient",))
     assert rows(records.events.filter(records.events.kind == "diagnosis"), "code") == [("25000",)]

@@ -79,7 +79,7 @@ quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCh
     ),
     mmap=st.booleans(),
 )
-def test_arrays_come_back_as_they_went(tmp_path, arrays, mmap):
+def test_arrays_round_trip(tmp_path, arrays, mmap):
     tensors.write(tmp_path / "x", "thing", {"some": arrays, "more": {}}, {})
     back, _ = tensors.read(tmp_path / "x", "thing", mmap=mmap)
     assert back["more"] == {}
@@ -95,7 +95,7 @@ def test_arrays_come_back_as_they_went(tmp_path, arrays, mmap):
 @quick
 @given(st.lists(st.text(), max_size=8))
 @example(["\ud800", "ends in nul\0", ""])
-def test_object_texts_come_back_whole(tmp_path, texts):
+def test_object_strings_round_trip(tmp_path, texts):
     array = np.array(texts, dtype=object)
     tensors.write(tmp_path / "x", "thing", {"a": {"texts": array}}, {})
     back = tensors.read(tmp_path / "x", "thing")[0]["a"]["texts"]
@@ -209,7 +209,7 @@ def test_names_of_extra_files_cannot_lead_elsewhere(tmp_path, name):
     assert not any(tmp_path.iterdir())
 
 
-def test_leftovers_of_killed_saves_go(folder, tmp_path):
+def test_leftovers_of_killed_saves_are_removed(folder, tmp_path):
     (folder / "patients.0123456789abcdef.safetensors").write_text("loser")
     (folder / ".manifest.json.0123456789abcdef.partial").write_text("loser")
     beside = tmp_path / ".saved.0123456789abcdef.partial"
@@ -228,7 +228,7 @@ def test_leftovers_of_killed_saves_go(folder, tmp_path):
         ("other manifest", "is not a manifest"),
     ],
 )
-def test_what_is_not_ours_is_never_overwritten(tmp_path, make, sentence):
+def test_foreign_files_are_never_overwritten(tmp_path, make, sentence):
     path = tmp_path / "saved"
     if make == "file":
         path.write_text("mine")
@@ -246,7 +246,7 @@ def test_what_is_not_ours_is_never_overwritten(tmp_path, make, sentence):
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
-def test_empty_folders_links_and_missing_parents_are_welcome(tmp_path):
+def test_empty_folders_links_and_missing_parents_are_accepted(tmp_path):
     (tmp_path / "empty").mkdir()
     save(tmp_path / "empty", 1)
     save(tmp_path / "a" / "b" / "c", 2)
@@ -278,7 +278,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_old_folder(tmp_path, monkeypat
         assert not (tmp_path / "new").exists()
 
 
-def test_saves_at_the_same_time_take_turns(folder):
+def test_concurrent_saves_are_serialised(folder):
     def repeat(first):
         for number in range(first, first + 30, 2):
             save(folder, number)

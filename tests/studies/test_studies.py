@@ -57,7 +57,7 @@ def test_everything_is_written_from_the_results(tmp_path):
     )  # made again from a copy of the table, it is the same page
 
 
-def test_a_finished_cell_is_not_done_again(tmp_path):
+def test_a_finished_cell_is_not_repeated(tmp_path):
     first = do(tmp_path / "out").results
     toy_study.done.clear()
     again = do(tmp_path / "out", resume=True).results
@@ -65,7 +65,7 @@ def test_a_finished_cell_is_not_done_again(tmp_path):
     pd.testing.assert_frame_equal(first, again)
 
 
-def test_an_interrupted_study_leaves_a_table_and_goes_on(tmp_path):
+def test_an_interrupted_study_leaves_a_table_and_resumes(tmp_path):
     toy_study.stop_at.append(3)
     with pytest.raises(KeyboardInterrupt):
         do(tmp_path / "out")
@@ -81,7 +81,7 @@ def test_an_interrupted_study_leaves_a_table_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty", "other cell"])
-def test_a_damaged_cell_is_said_and_done_again(tmp_path, harm):
+def test_a_damaged_cell_is_reported_and_repeated(tmp_path, harm):
     whole = do(tmp_path / "out").results
     paths = sorted((tmp_path / "out" / "cells").iterdir())
     victim = paths[1]
@@ -99,7 +99,7 @@ def test_a_damaged_cell_is_said_and_done_again(tmp_path, harm):
     pd.testing.assert_frame_equal(again.drop(columns=TIMES), whole.drop(columns=TIMES))
 
 
-def test_whole_cells_are_not_called_damaged(tmp_path):
+def test_intact_cells_are_not_reported_as_damaged(tmp_path):
     do(tmp_path / "out")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -128,7 +128,7 @@ def test_what_a_folder_holds_is_never_touched_by_another(tmp_path, harm, sentenc
     assert before == {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
 
 
-def test_another_version_does_not_go_on(tmp_path):
+def test_another_version_does_not_resume(tmp_path):
     do(tmp_path / "out")
     place = tmp_path / "out" / "settings.json"
     place.write_text(place.read_text().replace('"library": "', '"library": "0.0.'))
@@ -208,7 +208,7 @@ def test_a_kept_cell_is_read_back(tmp_path_factory, cell, row):
         assert place.rows(cell) == [{**cell, **plain, **about}, {**cell, **about}]
 
 
-def test_numbers_that_json_lacks_become_blanks():
+def test_nan_becomes_blank():
     row = {
         "a": np.float64(1.5),
         "b": np.int64(2),
@@ -239,7 +239,7 @@ def test_means_and_deviations_by_setting_in_order():
     assert np.isnan(found["x_sd"].tolist()[1])
 
 
-def test_how_numbers_look():
+def test_format_of_numbers():
     assert study_page.spread(1234.5, 1.25) == "1.23e+03 ± 1.2"
     assert study_page.spread(0.5, float("nan")) == "0.5"
     assert study_page.fixed(1.0, 0.00004) == "1.000 ± 0.000"
@@ -277,7 +277,7 @@ def test_help_has_an_example_and_every_study(call):
     assert [choice.value for choice in StudyChoice] == list(NAMES)
 
 
-def test_misuse_and_refusals_are_one_sentence(call):
+def test_invalid_usage_and_errors_are_one_sentence(call):
     assert call("recover", "--out", "x")[0] == 2
     status, out, err = call("recovery", "--fraction", "0.5", "--out", "x")
     assert (status, out) == (1, "")

@@ -24,7 +24,7 @@ def test_each_page_has_its_figure(name):
     assert (DOCS / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_else_in_there_tells_results():
+def test_no_other_files_hold_results():
     """The list of studies names them and has no figures of its own; every page belongs to a study."""
     assert {path.stem for path in DOCS.glob("*.md")} == {*NAMES, "README"}
     assert {path.stem for path in DOCS.glob("results/*")} == set(NAMES)
@@ -36,7 +36,7 @@ def test_nothing_else_in_there_tells_results():
     )
 
 
-def test_results_of_quick_runs_are_no_results():
+def test_results_of_quick_runs_are_not_published():
     """A quick run must not get in here by mistake: its cells are not those of the whole study."""
     assert read_results(DOCS / "results" / "recovery.csv")["patients"].unique().tolist() == [100]
     assert sorted(read_results(DOCS / "results" / "speed.csv")["rank"].unique()) == [5, 10, 20, 40]
@@ -44,7 +44,7 @@ def test_results_of_quick_runs_are_no_results():
     assert read_results(DOCS / "results" / "heart-failure.csv")["rank"].max() == 20
 
 
-def test_what_must_hold_holds_in_the_results():
+def test_invariants_hold_in_the_results():
     rows = read_results(DOCS / "results" / "recovery.csv")
     ours = rows[rows["method"] == "TASTE"]
     assert ours["noise"].nunique() == 8

@@ -54,7 +54,7 @@ def test_recovery_keeps_cross_products_the_same_at_every_noise_and_reading(recov
     assert f"TASTE's CPI is at least {ours['cpi_mean'].min():.4f} at every level" in text
 
 
-def test_recovery_measures_what_it_says(recovered):
+def test_recovery_measures_match_their_definitions(recovered):
     found, _ = recovered
     rows = found.results
     sims = [f"sim_{factor}" for factor in "VWFU"]
@@ -78,7 +78,7 @@ def test_a_cell_is_a_pure_function(recovered):
     assert kept["sim"] == pytest.approx(one["sim"], rel=1e-7)
 
 
-def test_the_whole_recovery_study_is_the_papers():
+def test_the_full_recovery_study_is_that_of_the_paper():
     cells = pd.DataFrame(recovery.cells(Options()))
     assert sorted(cells["noise"].unique()) == [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4]
     assert cells.groupby(["noise_scale", "q", "noise", "method"])["seed"].nunique().eq(5).all()
@@ -106,7 +106,7 @@ def test_recovery_averages_courses_over_patients():
     assert recovery.similar(truth, Found, "U") == pytest.approx((2 / 3, 2 / 3))
 
 
-def test_processes_change_nothing(place, recovered):
+def test_results_do_not_depend_on_the_processes(place, recovered):
     found = studies.run("recovery", place / "two", Options(quick=True, starts=1), jobs=2)
     one = recovered[0].results
     times = ["seconds", "processor_seconds", "load", "cell_seconds", "cell_processor_seconds", "threads"]
@@ -115,7 +115,7 @@ def test_processes_change_nothing(place, recovered):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
-def test_a_real_process_that_is_killed_and_interrupted_goes_on(place, recovered):
+def test_a_killed_and_interrupted_process_resumes(place, recovered):
     out = place / "stopped"
     command = [*COMMAND, "recovery", "--quick", "--starts", "1", "--jobs", "1", "--out", str(out)]
     assert stop(command, out, signal.SIGKILL, 3)[0] == -signal.SIGKILL
@@ -196,7 +196,7 @@ def test_rmse_across_lambda_leaves_lambda_out(timed):
     assert (rows["rmse_one"] > rows["rmse"]).all()  # λ/2 weighs static entries less than one
 
 
-def test_the_whole_speed_study_has_the_papers_grids():
+def test_the_full_speed_study_has_the_grids_of_the_paper():
     cells = pd.DataFrame(speed.cells(Options(synpuf="somewhere")))
     assert set(cells["data"]) == {"Sutter", "CMS", "DE-SynPUF"}
     assert sorted(cells["rank"].unique()) == [5, 10, 20, 40]
@@ -243,7 +243,7 @@ def scaled(place):
     return finish("scale", place)
 
 
-def test_scale_has_the_ratio_beside_the_papers(scaled):
+def test_scale_reports_the_ratio_and_that_of_the_paper(scaled):
     found, text = scaled
     assert "up to 14" in text
     rows = found.results
@@ -255,7 +255,7 @@ def test_scale_has_the_ratio_beside_the_papers(scaled):
     assert f"| 40 | {ratio:.0f} |" in text
 
 
-def test_a_fit_over_its_time_is_stopped_and_told(tmp_path):
+def test_a_fit_over_its_time_limit_is_stopped_and_reported(tmp_path):
     options = Options(quick=True, limit_minutes=1e-9, largest=40)
     found = studies.run("scale", tmp_path / "out", options)
     whole = found.results[found.results["part"] == "to the tolerance"]
@@ -267,7 +267,7 @@ def test_a_fit_over_its_time_is_stopped_and_told(tmp_path):
     assert "| 40 | – |" in text
 
 
-def test_a_fit_whose_first_iteration_would_take_too_long_is_not_begun(monkeypatch):
+def test_a_fit_whose_first_iteration_would_take_too_long_is_not_started(monkeypatch):
     monkeypatch.setattr(scale, "PROBE", 10)
     slow = next(cell for cell in scale.cells(QUICK) if cell["method"] == PUBLISHED)
     row = scale.run(slow | {"limit_minutes": 1e-9}, Work(QUICK, 1))
@@ -284,7 +284,7 @@ def test_a_fit_whose_first_iteration_would_take_too_long_is_not_begun(monkeypatc
 
 
 @pytest.mark.parametrize(("method", "bytes_a_visit"), [("TASTE", 2 * 8 * 5), ("CopaPlus", 3 * 8 * 5)])
-def test_a_fit_that_memory_does_not_hold_is_not_begun(method, bytes_a_visit, monkeypatch):
+def test_a_fit_larger_than_memory_is_not_started(method, bytes_a_visit, monkeypatch):
     cell = next(c for c in scale.cells(QUICK) if c["method"] == method and c["part"] == "an iteration")
     monkeypatch.setattr(scale, "free_memory", lambda: 1e12)
     whole = scale.run(cell, Work(QUICK, 1))
@@ -300,14 +300,14 @@ def test_a_fit_that_memory_does_not_hold_is_not_begun(method, bytes_a_visit, mon
     assert "not begun: needs 0 GB of memory" in scale_page.iterations(table)
 
 
-def test_where_the_other_was_stopped_the_ratio_is_a_lower_bound():
+def test_the_ratio_to_a_stopped_fit_is_a_lower_bound():
     by = pd.DataFrame({"finished_mean": {"TASTE": 1.0, PUBLISHED: 0.0}})
     assert scale_page.at_least(by, 78.2) == "over 78"
     assert scale_page.at_least(by + 1, 78.2) == "78"
     assert scale_page.at_least(by - 1, 78.2) == scale_page.at_least(by, float("nan")) == "–"
 
 
-def test_how_far_a_stopped_fit_had_come():
+def test_progress_of_a_stopped_fit_is_reported():
     watch = scale.Watch(60.0, Work(QUICK))
     for n, loss in enumerate((100.0, 90.0, 80.0)):
         assert watch(scale.Progress(0, 1, n + 1, 200, loss)) is False
@@ -317,7 +317,7 @@ def test_how_far_a_stopped_fit_had_come():
     assert watch.stopped
 
 
-def test_the_whole_scale_study_is_the_papers():
+def test_the_full_scale_study_is_that_of_the_paper():
     cells = pd.DataFrame(scale.cells(Options(device="cuda")))
     assert cells["rank"].unique().tolist() == [40]
     here = cells[(cells["device"] == "cpu") & (cells["part"] == "to the tolerance")]
@@ -341,7 +341,7 @@ def failing_hearts(place):
     return finish("heart-failure", place, jobs=1)
 
 
-def test_heart_failure_looks_at_cases_and_chooses_as_the_paper_does(failing_hearts):
+def test_heart_failure_uses_cases_and_selects_as_the_paper_does(failing_hearts):
     found, text = failing_hearts
     rows = found.results
     everybody, _ = simulate.heart_failure(int(rows["patients"].iloc[0]), random_state=0)
@@ -378,14 +378,14 @@ def test_phenotypes_are_also_a_latex_table(failing_hearts, place):
     assert "phenotypes.tex" in failing_hearts[0].files
 
 
-def test_the_whole_heart_failure_study_has_the_papers_grid():
+def test_the_full_heart_failure_study_has_the_grid_of_the_paper():
     cell = heart_failure.cells(Options())[0]
     assert (heart_failure.RANKS[0], cell["last_rank"], cell["starts"], cell["grid"]) == (3, 20, 10, "paper")
     assert heart_failure.LAMS == heart_failure.MUS == (0.01, 0.1, 1.0)
     assert [cell["patients"] for cell in heart_failure.cells(Options(fraction=0.5))] == [17556, 17556]
 
 
-def test_nothing_of_this_machine_but_its_kind_is_told(recovered, timed, scaled, failing_hearts):
+def test_only_the_kind_of_machine_is_reported(recovered, timed, scaled, failing_hearts):
     home = str(Path.home())
     for found, text in (recovered, timed, scaled, failing_hearts):
         table = (found.folder / "results.csv").read_text()

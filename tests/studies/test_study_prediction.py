@@ -31,7 +31,7 @@ def made_up_results(effects, splits=5, noise=0.002):
     return pd.DataFrame(rows)
 
 
-def test_cells_are_those_of_the_issue():
+def test_cells_are_those_specified():
     full = pd.DataFrame(prediction.cells(Options()))
     assert set(full["cohort"]) == {"phenotypes alone", "static features too"}
     assert set(full["method"]) == set(LABELS)
@@ -112,7 +112,7 @@ def test_the_default_cohort_is_what_it_was_and_the_strength_is_checked():
             simulate.heart_failure(50, static_risk=wrong)
 
 
-def test_the_page_says_what_the_results_say():
+def test_the_page_matches_the_results():
     effects = {
         ("phenotypes alone", "copa-static"): -0.1,
         ("static features too", "gru"): 0.1,
@@ -154,7 +154,7 @@ def test_the_number_of_phenotypes_is_chosen_by_validation_not_by_test():
     assert (better[better["method"] != "taste"]["rank"].dropna() == 4).all()
 
 
-def test_without_torch_its_methods_are_left_out_and_that_is_said(monkeypatch):
+def test_without_torch_its_methods_are_skipped_and_reported(monkeypatch):
     monkeypatch.setattr(prediction, "find_spec", lambda name: None)
     results = made_up_results({}, splits=2)
     assert set(results["method"]) == set(LABELS) - {"cntf", "gru"}
