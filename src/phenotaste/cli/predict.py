@@ -1,4 +1,4 @@
-"""`phenotaste predict`: how well phenotype scores predict the cohort's labels, beside other methods."""
+"""`phenotaste predict`: predict the cohort's labels from phenotype scores, and compare with other methods."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phenotaste.cli.options import CohortFolder, Json, Seed, Threads, WeightsChoice
-from phenotaste.cli.select import numbers_of, ranks_of
+from phenotaste.cli.select import parse_numbers, parse_ranks
 
 if TYPE_CHECKING:
     from phenotaste.prediction import Evaluation
@@ -14,18 +14,16 @@ if TYPE_CHECKING:
 
 def predict(
     cohort: CohortFolder,
-    out: Annotated[
-        Path, typer.Option(help="Folder for everything found.", metavar="DIR", show_default=False)
-    ],
+    out: Annotated[Path, typer.Option(help="Folder for all results.", metavar="DIR", show_default=False)],
     ranks: Annotated[str, typer.Option(help="Numbers of phenotypes to choose from.")] = "5,10,20",
     lams: Annotated[str, typer.Option(help="Weights of static features to choose from.")] = "0.1",
     mus: Annotated[str, typer.Option(help="Weights of the uniqueness term to choose from.")] = "1",
-    splits: Annotated[int, typer.Option(help="How often the patients are split 75/10/15.")] = 5,
+    splits: Annotated[int, typer.Option(help="Number of splits of the patients, 75/10/15.")] = 5,
     baselines: Annotated[
         str | None,
         typer.Option(
             help="Methods to compare with: copa, copa-static, cntf, gru, raw, raw-static, all or none; by default "
-            "those that need no torch.",
+            "those that do not need torch.",
             metavar="LIST",
             show_default=False,
         ),
@@ -41,29 +39,32 @@ def predict(
     drop_unlabelled: Annotated[
         bool, typer.Option("--drop-unlabelled", help="Leave out patients without a label.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")] = False,
     seed: Seed = 0,
     threads: Threads = None,
-    resamples: Annotated[int, typer.Option(help="Resamples of the patients, for intervals.")] = 1000,
+    resamples: Annotated[int, typer.Option(help="Bootstrap samples of the patients, for intervals.")] = 1000,
     weights: Annotated[
-        WeightsChoice, typer.Option(help="Whether lams and mus are measured against the data's size.")
+        WeightsChoice, typer.Option(help="Whether lams and mus are relative to the size of the data.")
     ] = WeightsChoice.RELATIVE,
     n_init: Annotated[int, typer.Option(help="Starts of each factorisation; the best is kept.")] = 1,
-    max_iter: Annotated[int, typer.Option(help="Most iterations of a factorisation.")] = 200,
-    tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-4,
+    max_iter: Annotated[int, typer.Option(help="Maximum number of iterations of a factorisation.")] = 200,
+    tol: Annotated[
+        float, typer.Option(help="Stop when the relative decrease of the objective is below this.")
+    ] = 1e-4,
     patients: Annotated[
-        bool, typer.Option("--patients", help="Also write each test patient's risk, readable by you alone.")
+        bool,
+        typer.Option("--patients", help="Also write the risk of each test patient, readable only by you."),
     ] = False,
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="Also show what stands for fewer than 11 patients.")
+        bool, typer.Option("--trusted", help="Also show figures of fewer than 11 patients.")
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Say how well phenotype scores predict the labels of a cohort.
+    """Estimate how well phenotype scores predict the labels of a cohort.
 
-    Phenotypes are learned from three quarters of the patients, tuned by a tenth, and tried on the rest, several times
-    over; other methods are given the same splits. Each finished split is on disk at once: after a break, --resume goes
-    on. DIR holds nothing about single patients unless --patients is given.
+    Models are trained on 75 % of the patients, tuned on 10 % and tested on 15 %, several times; other methods use the
+    same splits. Each finished split is written at once: --resume continues an interrupted run. DIR contains nothing
+    about single patients unless --patients is given.
 
     Example:
 
@@ -73,27 +74,27 @@ def predict(
 
         phenotaste predict cohort --ranks 5,10,20,40 --lams 0.01,0.1,1 --mus 0.01,0.1,1 --baselines all --out prediction
     """
-    grid = ranks_of(ranks), numbers_of(lams, "--lams"), numbers_of(mus, "--mus")
+    grid = parse_ranks(ranks), parse_numbers(lams, "--lams"), parse_numbers(mus, "--mus")
     from phenotaste import Cohort, prediction
     from phenotaste.cli.options import labels_from
     from phenotaste.cli.terminal import prediction_progress, print_json
 
     if trusted:
         typer.echo(
-            "Note: --trusted shows numbers of fewer than 11 patients: keep these files where the data is.",
+            "Note: --trusted shows figures of fewer than 11 patients: keep these files with the data.",
             err=True,
         )
     loaded = Cohort.load(cohort)
     try:
         with prediction_progress() as callback:
-            found = prediction.evaluate(
+            result = prediction.evaluate(
                 cohort,
                 None if labels is None else labels_from(labels, loaded),
                 ranks=grid[0],
                 lams=grid[1],
                 mus=grid[2],
                 splits=splits,
-                baselines=methods_of(baselines, loaded.static is not None),
+                baselines=parse_methods(baselines, loaded.static is not None),
                 weights=weights.value,
                 n_init=n_init,
                 max_iter=max_iter,
@@ -110,16 +111,18 @@ def predict(
             )
     except KeyboardInterrupt:
         if (out / "splits.csv").exists():
-            typer.echo(f"{out / 'splits.csv'} has what is finished; --resume goes on.", err=True)
+            typer.echo(
+                f"{out / 'splits.csv'} has the finished results; --resume continues the run.", err=True
+            )
         raise
     if json_:
-        print_json({"folder": str(out), "model": str(out / "model"), **found.as_dict()})
+        print_json({"folder": str(out), "model": str(out / "model"), **result.as_dict()})
     else:
-        print_evaluation(found, out)
+        print_evaluation(result, out)
 
 
-def methods_of(text: str | None, static: bool) -> list[str] | None:
-    """The methods that a list of names, "all" or "none" asks for; None leaves it to the library."""
+def parse_methods(text: str | None, static: bool) -> list[str] | None:
+    """Return the methods of a list of names, "all" or "none"; None is the library's default."""
     from phenotaste.prediction.methods import LABELS, NEED_STATIC, TASTE_NAME
 
     if text is None:
@@ -129,44 +132,44 @@ def methods_of(text: str | None, static: bool) -> list[str] | None:
     return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def print_evaluation(found: "Evaluation", out: Path) -> None:
+def print_evaluation(result: "Evaluation", out: Path) -> None:
     from phenotaste.cli.terminal import print_list
     from phenotaste.prediction.evaluation_tables import bounds
     from phenotaste.prediction.methods import LABELS
 
     lines, kind = [], ""
-    for _, row in found.summary.iterrows():
+    for _, row in result.summary.iterrows():
         low, high, kind = bounds(row)
         text = f"{row['auc']:.3f}  ({low:.3f} to {high:.3f})"
         text += f"   AUPRC {row['auprc']:.3f}   Brier {row['brier']:.3f}"
         lines.append((LABELS[row["method"]], text))
-    print_list(f"AUC on test patients, mean of {len(found.splits['split'].unique())} splits ({kind})", lines)
+    print_list(f"AUC on test patients, mean of {len(result.splits['split'].unique())} splits ({kind})", lines)
     gaps = [
         (
             LABELS[row["method"]],
             f"{row['difference']:+.3f}  ({low:+.3f} to {high:+.3f})   "
             f"higher in {row['better_in']} of {row['splits']} splits",
         )
-        for _, row in found.comparison.iterrows()
+        for _, row in result.comparison.iterrows()
         for low, high, _ in [bounds(row, "difference")]
     ]
     if gaps:
-        print_list("TASTE's AUC less that of", gaps)
+        print_list("TASTE's AUC minus that of", gaps)
     strongest = [
         (
             f"Phenotype {row['phenotype']}",
             f"{row['odds_ratio']:.2f}  ({row['odds_ratio_low']:.2f} to {row['odds_ratio_high']:.2f})   "
             f"{row['definition']}",
         )
-        for _, row in found.coefficients.head(5).iterrows()
+        for _, row in result.coefficients.head(5).iterrows()
     ]
-    print_list("Odds ratio for one standard deviation of a score, the strongest", strongest)
+    print_list("Largest odds ratios per standard deviation of a score", strongest)
     files = [
         ("Page", str(out / "prediction.md")),
         ("Tables", str(out / "summary.csv")),
         ("Figures", str(out / "figures")),
         ("Model", str(out / "model")),
     ]
-    if found.predictions is not None:
+    if result.predictions is not None:
         files.append(("Patients", str(out / "predictions.parquet")))
     print_list("Written", files, wrap=False)

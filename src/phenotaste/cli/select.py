@@ -1,4 +1,4 @@
-"""`phenotaste select`: fit a grid of models from many starts and choose one."""
+"""`phenotaste select`: fit a grid of models from several starts and choose one."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class RuleChoice(StrEnum):
-    """The names in `selection.rules.RULES`, here so that `--help` need not load them."""
+    """The names in `selection.RULES`, repeated here so that `--help` does not import them."""
 
-    FOUND_AGAIN = "found-again"
+    REPRODUCIBILITY = "reproducibility"
     STABILITY = "stability"
     ONE_STANDARD_ERROR = "one-standard-error"
     RMSE_ELBOW = "rmse-elbow"
@@ -41,64 +41,70 @@ def select(
     ranks: Annotated[
         str, typer.Option(help="Numbers of phenotypes: 3:20, 3:20:2 or 3,5,8.", show_default=False)
     ],
-    out: Annotated[
-        Path, typer.Option(help="Folder for everything found.", metavar="DIR", show_default=False)
-    ],
-    lams: Annotated[str, typer.Option(help="Weights of static features, with commas.")] = "0.1",
-    mus: Annotated[str, typer.Option(help="Weights of the uniqueness term, with commas.")] = "1",
+    out: Annotated[Path, typer.Option(help="Folder for all results.", metavar="DIR", show_default=False)],
+    lams: Annotated[str, typer.Option(help="Weights of static features, separated by commas.")] = "0.1",
+    mus: Annotated[str, typer.Option(help="Weights of the uniqueness term, separated by commas.")] = "1",
     n_init: Annotated[int, typer.Option(help="Starts of each cell of the grid.")] = 10,
     rule: Annotated[
-        RuleChoice, typer.Option(help="What chooses the cell; stability is the paper's.")
-    ] = RuleChoice.FOUND_AGAIN,
+        RuleChoice, typer.Option(help="Rule that chooses the cell; stability is the paper's.")
+    ] = RuleChoice.REPRODUCIBILITY,
     bootstraps: Annotated[
-        int, typer.Option(help="Resamples of the patients to find the chosen phenotypes in again.")
+        int,
+        typer.Option(
+            help="Bootstrap samples of the patients, for the reproducibility of the chosen phenotypes."
+        ),
     ] = 20,
     holdout: Annotated[
-        int, typer.Option(help="Splits into halves, each fitted and tried on the other, for every cell.")
+        int,
+        typer.Option(
+            help="Splits of the patients into halves; each is fitted and the other projected, for every cell."
+        ),
     ] = 0,
     consensus: Annotated[
         bool, typer.Option("--consensus", help="Also average the phenotypes over the starts.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="Processes; as many as cores by default.", show_default=False)
+        int | None, typer.Option(help="Processes; the number of cores by default.", show_default=False)
     ] = None,
     seed: Seed = 0,
     init: Annotated[
-        StartChoice, typer.Option(help="How fits start; mixed takes turns between nmf and random.")
+        StartChoice, typer.Option(help="Initialisation of the fits; mixed alternates between nmf and random.")
     ] = StartChoice.MIXED,
     weights: Annotated[
-        WeightsChoice, typer.Option(help="Whether lams and mus are measured against the data's size.")
+        WeightsChoice, typer.Option(help="Whether lams and mus are relative to the size of the data.")
     ] = WeightsChoice.RELATIVE,
     normalize: Annotated[bool, typer.Option(help="Keep definitions at unit norm.")] = True,
     solver: Annotated[
         SolverChoice, typer.Option(help="Coordinate descent, or exact block pivoting as in the paper.")
     ] = SolverChoice.CD,
-    max_iter: Annotated[int, typer.Option(help="Most iterations of a fit.")] = 200,
-    tol: Annotated[float, typer.Option(help="Stop when the objective falls by less than this part.")] = 1e-4,
+    max_iter: Annotated[int, typer.Option(help="Maximum number of iterations of a fit.")] = 200,
+    tol: Annotated[
+        float, typer.Option(help="Stop when the relative decrease of the objective is below this.")
+    ] = 1e-4,
     dtype: Annotated[DtypeChoice, typer.Option(help="Precision of the courses.")] = DtypeChoice.FLOAT64,
     json_: Json = False,
 ) -> None:
-    """Choose how many phenotypes, and see whether they would be found again.
+    """Choose the number of phenotypes, and measure their reproducibility.
 
-    Fits every cell of ranks × lams × mus from several starts. Each finished fit is on disk at once: after a break,
-    --resume goes on and ends as if there had been none. DIR holds nothing about single patients.
+    Fits every cell of ranks × lams × mus from several starts. Each finished fit is written at once: --resume continues
+    an interrupted run and gives the same result. DIR contains nothing about single patients.
 
     Example:
 
         phenotaste select cohort --ranks 3:20 --out choice
 
-    The paper's grid, gone on with after a break:
+    The paper's grid, resumed after an interruption:
 
         phenotaste select cohort --ranks 3:20 --lams 0.01,0.1,1 --mus 0.01,0.1,1 --out choice --resume
     """
-    grid = ranks_of(ranks), numbers_of(lams, "--lams"), numbers_of(mus, "--mus")
+    grid = parse_ranks(ranks), parse_numbers(lams, "--lams"), parse_numbers(mus, "--mus")
     from phenotaste import selection
     from phenotaste.cli.terminal import grid_progress, print_json
 
     try:
         with grid_progress() as callback:
-            found = selection.select(
+            result = selection.select(
                 cohort,
                 *grid,
                 n_init,
@@ -121,32 +127,32 @@ def select(
             )
     except KeyboardInterrupt:
         if (out / "table.csv").exists():
-            typer.echo(f"{out / 'table.csv'} has what is finished; --resume goes on.", err=True)
+            typer.echo(f"{out / 'table.csv'} has the finished results; --resume continues the run.", err=True)
         raise
     if json_:
-        print_json({"folder": str(out), "model": str(out / "best"), **found.as_dict()})
+        print_json({"folder": str(out), "model": str(out / "best"), **result.as_dict()})
     else:
-        print_selection(found, out)
+        print_selection(result, out)
 
 
-def ranks_of(text: str) -> list[int]:
-    """3:20 is 3, 4, … 20; parts may be joined by commas."""
-    found: list[int] = []
+def parse_ranks(text: str) -> list[int]:
+    """Return the integers of a list of numbers and ranges: 3:20 is 3, 4, …, 20."""
+    ranks: list[int] = []
     try:
         for part in filter(None, (part.strip() for part in text.split(","))):
             first, *rest = (int(number) for number in part.split(":"))
             last, step = (rest + [first, 1][len(rest) :])[:2]
             if len(rest) > 2 or step < 1 or last - first > 10_000:
                 raise ValueError(part)
-            found += range(first, last + 1, step)
+            ranks += range(first, last + 1, step)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is not a range such as 3:20 or a list such as 3,5,8", param_hint="--ranks"
         ) from None
-    return found
+    return ranks
 
 
-def numbers_of(text: str, option: str) -> list[float]:
+def parse_numbers(text: str, option: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -155,33 +161,33 @@ def numbers_of(text: str, option: str) -> list[float]:
         ) from None
 
 
-def print_selection(found: "Selection", out: Path) -> None:
+def print_selection(result: "Selection", out: Path) -> None:
     from phenotaste.cli.terminal import print_list
     from phenotaste.selection.rules import by_rank
 
-    chosen = found.as_dict()
-    rows = by_rank(found.rule, found.table)
+    chosen = result.as_dict()
+    rows = by_rank(result.rule, result.table)
     print_list(
-        "By number of phenotypes: dissimilarity, least found again, fit",
+        "By number of phenotypes: dissimilarity, lowest reproducibility, fit",
         [
             (
                 str(int(row["rank"])),
-                f"{row['dissimilarity']:.4f}   {row['found_again']:4.0%}   RMSE {row['rmse']:.4g}   "
-                f"CPI {row['cpi']:.3f}" + ("   ← chosen" if row["rank"] == found.rank else ""),
+                f"{row['dissimilarity']:.4f}   {row['reproducibility']:4.0%}   RMSE {row['rmse']:.4g}   "
+                f"CPI {row['cpi']:.3f}" + ("   ← chosen" if row["rank"] == result.rank else ""),
             )
             for _, row in rows.iterrows()
         ],
     )
-    short = found.found_again
-    kinds = {"starts": "other starts", "bootstrap": "resamples"}
+    table = result.reproducibility
+    kinds = {"starts": "other starts", "bootstrap": "bootstrap samples"}
     lines = []
-    for number, part in short[short["factor"] == "V"].groupby("phenotype"):
-        shares = zip(part["kind"], part["found_again"], part["comparisons"], strict=True)
-        text = ", ".join(f"in {share:.0%} of {count} {kinds[kind]}" for kind, share, count in shares)
+    for number, part in table[table["factor"] == "V"].groupby("phenotype"):
+        fractions = zip(part["kind"], part["reproducibility"], part["comparisons"], strict=True)
+        text = ", ".join(f"{fraction:.0%} of {count} {kinds[kind]}" for kind, fraction, count in fractions)
         lines.append((f"Phenotype {number}", text))
-    print_list("Found again (temporal definition, cosine of at least 0.8)", lines)
+    print_list("Reproducibility (temporal definition, cosine of at least 0.8)", lines)
     print_list(
-        f"{found.rank} phenotypes chosen by the rule {found.rule}",
+        f"{result.rank} phenotypes chosen by the rule {result.rule}",
         [
             ("Weights", f"lam {chosen['lam']:g}, mu {chosen['mu']:g}"),
             ("Model", str(out / "best")),

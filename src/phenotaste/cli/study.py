@@ -1,4 +1,4 @@
-"""`phenotaste study`: the paper's experiments, each a command."""
+"""`phenotaste study`: run one of the paper's experiments."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,11 +9,11 @@ import typer
 from phenotaste.cli.options import DeviceChoice, Json, Seed, Threads
 
 if TYPE_CHECKING:
-    from phenotaste.studies.run import Finished
+    from phenotaste.studies.run import StudyResult
 
 
 class StudyChoice(StrEnum):
-    """The names in `studies.NAMES`, here so that `--help` need not load them."""
+    """The names in `studies.NAMES`, repeated here so that `--help` does not import them."""
 
     RECOVERY = "recovery"
     SPEED = "speed"
@@ -28,16 +28,16 @@ class SizeChoice(StrEnum):
 
 
 def study(
-    name: Annotated[StudyChoice, typer.Argument(help="Which question of the paper.", show_default=False)],
+    name: Annotated[StudyChoice, typer.Argument(help="Question of the paper.", show_default=False)],
     out: Annotated[
         Path, typer.Option(help="Folder for tables, figure and page.", metavar="DIR", show_default=False)
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="A tiny version, to see that it runs.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A tiny version, to try it out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")] = False,
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Processes, where no times are taken; as many as cores by default.", show_default=False
+            help="Processes, if no times are measured; the number of cores by default.", show_default=False
         ),
     ] = None,
     threads: Threads = None,
@@ -47,26 +47,27 @@ def study(
         int | None, typer.Option(help="Splits of the patients (prediction).", show_default=False)
     ] = None,
     size: Annotated[
-        SizeChoice | None, typer.Option(help="How much to run (prediction).", show_default=False)
+        SizeChoice | None, typer.Option(help="Size of the study (prediction).", show_default=False)
     ] = None,
     fraction: Annotated[
-        float | None, typer.Option(help="Part of the paper's patients (speed).", show_default=False)
+        float | None,
+        typer.Option(help="Fraction of the paper's patients (speed, heart-failure).", show_default=False),
     ] = None,
     largest: Annotated[
         int | None,
         typer.Option(
-            help="Most patients of a fit; iterations are timed on ten times as many (scale).",
+            help="Maximum number of patients of a fit; iterations are timed on ten times as many (scale).",
             show_default=False,
         ),
     ] = None,
     limit_minutes: Annotated[
         float | None,
         typer.Option(
-            help="A fit that takes longer is stopped, and told as such (scale).", show_default=False
+            help="A fit that takes longer is stopped and reported as such (scale).", show_default=False
         ),
     ] = None,
     device: Annotated[
-        DeviceChoice | None, typer.Option(help="Where TASTE is timed (scale).", show_default=False)
+        DeviceChoice | None, typer.Option(help="Device on which TASTE is timed (scale).", show_default=False)
     ] = None,
     synpuf: Annotated[
         Path | None,
@@ -76,16 +77,16 @@ def study(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Run one of the paper's experiments, on data anyone can have.
+    """Run one of the paper's experiments on simulated or public data.
 
-    Writes results.csv, summary.csv, a figure and a page that puts what was measured beside what the paper says. Each
-    finished part is on disk at once: after a break, --resume goes on.
+    Writes results.csv, summary.csv, a figure and a page that compares the measurements with the paper. Each finished
+    part is written at once: --resume continues an interrupted run.
 
     Example:
 
         phenotaste study recovery --out recovery
 
-    To see in seconds what comes out:
+    A tiny version, in seconds:
 
         phenotaste study recovery --quick --out try
     """
@@ -106,30 +107,32 @@ def study(
     )
     try:
         with study_progress() as callback:
-            found = studies.run(
+            result = studies.run(
                 name.value, out, options, resume=resume, jobs=jobs, threads=threads, callback=callback
             )
     except KeyboardInterrupt:
         if (out / "results.csv").exists():
-            typer.echo(f"{out / 'results.csv'} has what is finished; --resume goes on.", err=True)
+            typer.echo(
+                f"{out / 'results.csv'} has the finished results; --resume continues the run.", err=True
+            )
         raise
     if json_:
-        print_json({"study": name.value, "folder": str(out), "files": found.files, "cells": cells_of(found)})
+        print_json({"study": name.value, "folder": str(out), "files": result.files, "cells": n_cells(result)})
     else:
-        print_study(found, out)
+        print_study(result, out)
 
 
-def cells_of(found: "Finished") -> int:
-    return int(found.results["cell"].nunique())
+def n_cells(result: "StudyResult") -> int:
+    return int(result.results["cell"].nunique())
 
 
-def print_study(found: "Finished", out: Path) -> None:
+def print_study(result: "StudyResult", out: Path) -> None:
     from phenotaste.cli.terminal import print_list
 
     lines = [
-        ("Cells", f"{cells_of(found):,}"),
-        ("Page", str(out / f"{found.name}.md")),
-        ("Figure", str(out / f"{found.name}.png")),
+        ("Cells", f"{n_cells(result):,}"),
+        ("Page", str(out / f"{result.name}.md")),
+        ("Figure", str(out / f"{result.name}.png")),
         ("Tables", f"{out / 'results.csv'}, {out / 'summary.csv'}"),
     ]
-    print_list(f"Study {found.name}", lines, wrap=False)
+    print_list(f"Study {result.name}", lines, wrap=False)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from phenotaste.core.loop import Progress as FitReport
-    from phenotaste.prediction import Progress as PredictionReport
-    from phenotaste.selection.execution import Progress as GridReport
-    from phenotaste.studies.run import Progress as StudyReport
+    from phenotaste.prediction.repeated_splits import Fit
+    from phenotaste.runs.progress import Progress as RunReport
+    from phenotaste.selection.grid import Task
 
 STYLES = {"temporal": "cyan", "static": "red"}
 MIN_TABLE_WIDTH, MAX_TABLE_WIDTH = 50, 60  # of a phenotype's table, in characters
@@ -177,29 +177,32 @@ def step_progress() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def grid_progress() -> Iterator[Callable[["GridReport"], None]]:
+def grid_progress() -> Iterator[Callable[["RunReport[Task]"], None]]:
     """Show the progress of a model selection."""
     with share_progress() as show:
         yield lambda now: show(
-            f"Fit {now.done:,} of {now.total:,}", f"{now.task.rank} phenotypes", now.share, now.seconds_left
+            f"Fit {now.done:,} of {now.total:,}",
+            f"{now.task.rank} phenotypes",
+            now.fraction,
+            now.seconds_left,
         )
 
 
 @contextmanager
-def study_progress() -> Iterator[Callable[["StudyReport"], None]]:
+def study_progress() -> Iterator[Callable[["RunReport[dict[str, Any]]"], None]]:
     """Show the progress of a study."""
     with share_progress() as show:
-        yield lambda now: show(f"{now.done:,} of {now.total:,} done", "", now.share, now.seconds_left)
+        yield lambda now: show(f"{now.done:,} of {now.total:,} done", "", now.fraction, now.seconds_left)
 
 
 @contextmanager
-def prediction_progress() -> Iterator[Callable[["PredictionReport"], None]]:
+def prediction_progress() -> Iterator[Callable[["RunReport[Fit]"], None]]:
     """Show the progress of an evaluation."""
     with share_progress() as show:
         yield lambda now: show(
             f"Fit {now.done:,} of {now.total:,}",
-            f"{now.method} on split {now.split + 1}",
-            now.share,
+            f"{now.task.method} on split {now.task.split + 1}",
+            now.fraction,
             now.seconds_left,
         )
 

@@ -1,6 +1,6 @@
-"""Which phenotypes drive the risk: TASTE on all patients with the settings that validation chose, and odds ratios.
+"""Odds ratios of the phenotypes: TASTE fitted to all patients with the settings that validation chose.
 
-This describes; how well it predicts is known from the splits alone, in which no test patient had a say.
+This model is for description only: its performance is estimated by the splits.
 """
 
 import warnings
@@ -15,55 +15,49 @@ from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate
 from phenotaste.prediction.evaluation_tables import LEVEL, Finished, tuning_table
-from phenotaste.prediction.methods import TASTE_NAME, Candidate, Grids, factorisation, scale_of
-from phenotaste.prediction.nested_split import seed_of
-from phenotaste.selection.matching import FOUND
+from phenotaste.prediction.methods import TASTE_NAME, Candidate, factorisation, score_scale
+from phenotaste.prediction.nested_split import SplitSettings, split_seed
+from phenotaste.selection.matching import MIN_COSINE
 from phenotaste.taste import TASTE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STREAM = 4  # part of every seed: never renumber
-ALL = 10_000  # the number that stands for all patients where a split has its own
-TOP_CODES, TOP_FACTS = 3, 2
-LEAST_WEIGHT = 0.1  # of the weightiest, as in the paper's tables
+ALL_PATIENTS = 10_000  # in place of the number of a split, in the seed
+MAX_RESAMPLES = 200  # of the regression, each of which is a fit
+TOP_CODES, TOP_STATIC = 3, 2  # in a definition
+MIN_WEIGHT = 0.1  # relative to the largest, as in the paper's tables
 
 
-class Drivers(NamedTuple):
+class Coefficients(NamedTuple):
     model: TASTE
     C: float
     table: "pd.DataFrame"
 
 
-def drivers(
-    cohort: Cohort,
-    case: Array,
-    finished: Finished,
-    grids: Grids,
-    gate: Gate,
-    *,
-    random_state: int,
-    resamples: int,
-    threads: int | None,
-) -> Drivers:
-    """Fit all patients, regress, resample them, and look for the same phenotypes in the splits."""
-    candidate, C = favourite(finished)
-    seed = seed_of(random_state, ALL)
+def fit_coefficients(
+    cohort: Cohort, case: Array, finished: Finished, settings: SplitSettings, gate: Gate
+) -> Coefficients:
+    """Fit all patients and regress on their scores; compare with bootstrap samples and with the splits."""
+    candidate, C = best_candidate(finished)
+    seed = split_seed(settings.random_state, ALL_PATIENTS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = factorisation(TASTE_NAME, candidate, grids, seed, threads).fit(cohort)
+        model = factorisation(TASTE_NAME, candidate, settings.tuning, seed, settings.threads).fit(cohort)
     W = model.project(cohort).W
-    X = W / scale_of(W)
+    X = W / score_scale(W)
     coef = fit_lasso(X, case, [C], None).coef
-    table = odds_table(coef, resampled_coefs(X, case, C, resamples, random_state))
-    table = table.join(in_splits(model.V_, finished))
+    resamples = min(settings.resamples, MAX_RESAMPLES)
+    table = odds_table(coef, bootstrap_coefs(X, case, C, resamples, settings.random_state))
+    table = table.join(split_columns(model.V_, finished))
     table["definition"] = [definition(model, r, gate) for r in range(len(coef))]
     order = np.argsort(-np.abs(coef), kind="stable")
-    return Drivers(model, C, table.iloc[order].reset_index(drop=True))
+    return Coefficients(model, C, table.iloc[order].reset_index(drop=True))
 
 
-def favourite(finished: Finished) -> tuple[Candidate, float]:
-    """The settings with the highest mean validation AUC, and the middle one of the strengths chosen with them."""
+def best_candidate(finished: Finished) -> tuple[Candidate, float]:
+    """Return the settings with the highest mean validation AUC, and the median of the C chosen with them."""
     tried = tuning_table(finished)
     tried = tried[tried["method"] == TASTE_NAME]
     means = tried.groupby(["rank", "lam", "mu"], sort=False)["validation_auc"].mean()
@@ -72,19 +66,19 @@ def favourite(finished: Finished) -> tuple[Candidate, float]:
     return Candidate(int(rank), float(lam), float(mu)), float(np.sort(strengths)[(len(strengths) - 1) // 2])
 
 
-def resampled_coefs(X: Array, case: Array, C: float, resamples: int, random_state: int) -> Array:
-    """The regression again on patients drawn with replacement, the definitions as they are."""
+def bootstrap_coefs(X: Array, case: Array, C: float, resamples: int, random_state: int) -> Array:
+    """Repeat the regression on patients drawn with replacement; the definitions are kept."""
     rng = np.random.default_rng([random_state, STREAM])
-    found = []
+    coefs = []
     for _ in range(resamples):
         rows = rng.integers(len(case), size=len(case))
         if 0 < case[rows].sum() < len(rows):
-            found.append(fit_lasso(X[rows], case[rows], [C], None).coef)
-    return np.array(found).reshape(len(found), X.shape[1])
+            coefs.append(fit_lasso(X[rows], case[rows], [C], None).coef)
+    return np.array(coefs).reshape(len(coefs), X.shape[1])
 
 
 def odds_table(coef: Array, resampled: Array) -> "pd.DataFrame":
-    """Odds ratio for one standard deviation more of a score, and how often the lasso kept it."""
+    """Return the odds ratio per standard deviation of each score, and how often the lasso keeps it."""
     import pandas as pd
 
     low = high = kept = np.full(len(coef), np.nan)
@@ -95,22 +89,22 @@ def odds_table(coef: Array, resampled: Array) -> "pd.DataFrame":
     return pd.DataFrame({"phenotype": np.arange(1, len(coef) + 1), **columns})
 
 
-def in_splits(V: Array, finished: Finished) -> "pd.DataFrame":
-    """In how many splits each phenotype was found again, and its lowest and highest odds ratio there."""
+def split_columns(V: Array, finished: Finished) -> "pd.DataFrame":
+    """Return the number of splits that reproduce each phenotype, and its lowest and highest odds ratio in them."""
     import pandas as pd
 
     ratios: list[list[float]] = [[] for _ in range(V.shape[1])]
-    for task, found in finished.items():
+    for task, result in finished.items():
         if task.method == TASTE_NAME:
-            cosines = metrics.cosines(V, found.arrays["V"])
-            for mine, theirs in zip(*linear_sum_assignment(-cosines), strict=True):
-                if cosines[mine, theirs] >= FOUND:
-                    ratios[mine].append(float(np.exp(found.arrays["coef"][theirs])))
+            cosines = metrics.cosines(V, result.arrays["V"])
+            for r, partner in zip(*linear_sum_assignment(-cosines), strict=True):
+                if cosines[r, partner] >= MIN_COSINE:
+                    ratios[r].append(float(np.exp(result.arrays["coef"][partner])))
     rows: list[dict[str, Any]] = [
         {
-            "found_in_splits": len(values),
-            "splits_lowest": min(values, default=np.nan),
-            "splits_highest": max(values, default=np.nan),
+            "reproduced_in_splits": len(values),
+            "splits_minimum": min(values, default=np.nan),
+            "splits_maximum": max(values, default=np.nan),
         }
         for values in ratios
     ]
@@ -118,17 +112,17 @@ def in_splits(V: Array, finished: Finished) -> "pd.DataFrame":
 
 
 def definition(model: TASTE, r: int, gate: Gate) -> str:
-    """Its weightiest codes and facts, of those that enough patients have to be named."""
+    """Return the features with the largest weights that enough patients have to be named."""
     kinds = (
         (model.V_, model.feature_names_in_, model.feature_patients_, TOP_CODES),
-        (model.F_, model.static_names_in_, model.static_patients_, TOP_FACTS),
+        (model.F_, model.static_names_in_, model.static_patients_, TOP_STATIC),
     )
     shown: list[str] = []
     for factor, names, having, top in kinds:
         if factor is None or having is None:
             continue
         column = factor[:, r]
-        heavy = (column > LEAST_WEIGHT * column.max()) & (having >= gate.min_group_size)
+        heavy = (column > MIN_WEIGHT * column.max()) & (having >= gate.min_group_size)
         order = [j for j in np.argsort(-column, kind="stable") if heavy[j]][:top]
         shown += [str(j) if names is None else str(names[j]) for j in order]
     return "; ".join(

@@ -1,4 +1,4 @@
-"""The record that `evaluate` returns, and the files it is kept as."""
+"""The result of `evaluate`, and the files that it is saved as."""
 
 import io
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from phenotaste.disclosure import Suppressed, rounded
 from phenotaste.prediction.methods import TASTE_NAME
-from phenotaste.prediction.results import Folder
+from phenotaste.prediction.nested_split import EvaluationFolder
 from phenotaste.taste import TASTE
 
 if TYPE_CHECKING:
@@ -21,30 +21,30 @@ PREDICTIONS = "predictions.parquet"
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How well the phenotype scores predict, beside the other methods.
+    """The predictive performance of phenotype scores and of the other methods.
 
     Attributes
     ----------
-    summary : a row for each method: AUC, AUPRC and Brier score as means over the splits, with intervals by resampled
-        patients (`_low`, `_high`) and over the splits (`_splits_low`, `_splits_high`), calibration.
-    comparison : TASTE's AUC less that of each other method, with the same two intervals.
+    summary : a row for each method: AUC, AUPRC and Brier score as means over the splits, with bootstrap intervals
+        (`_low`, `_high`) and intervals over the splits (`_splits_low`, `_splits_high`), and calibration.
+    comparison : the difference between TASTE's AUC and that of each other method, with the same two intervals.
     splits : a row for each method and split.
-    tuning : every setting tried on each split, with its validation AUC.
-    coefficients : for each phenotype of `model` the odds ratio for one standard deviation of its score.
+    tuning : every candidate of each split, with its validation AUC.
+    coefficients : for each phenotype of `model` the odds ratio per standard deviation of its score.
     roc, calibration : the curves, in steps and groups large enough to be shown.
-    model : TASTE fitted to all patients with the settings that validation chose; for describing, not for the figures.
-    predictions : patient, split, method, case, risk of every test patient, where asked for; else None.
-    counts : patients and cases in each part, None where too few to be told.
-    audit, trusted : what is not shown, and why; whether all was to be shown.
+    model : TASTE fitted to all patients with the settings that validation chose; for description only.
+    predictions : patient, split, method, case and risk of every test patient, if requested.
+    counts : patients and cases in total and in the test; None for small counts.
+    audit, trusted : what disclosure control has hidden, and whether it was off.
 
     Examples
     --------
     >>> from phenotaste import prediction, simulate
     >>> cohort, truth = simulate.heart_failure(n_patients=300)
-    >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
-    >>> found.methods, round(found.auc, 2)
+    >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+    >>> result.methods, round(result.auc, 2)
     (['taste', 'raw'], 0.7)
-    >>> found.coefficients[["phenotype", "odds_ratio"]].round(1).to_numpy().tolist()[0]
+    >>> result.coefficients[["phenotype", "odds_ratio"]].round(1).to_numpy().tolist()[0]
     [2.0, 1.6]
     """
 
@@ -57,13 +57,13 @@ class Evaluation:
     calibration: "pd.DataFrame"
     model: TASTE
     predictions: "pd.DataFrame | None"
-    counts: dict[str, int | None]  # patients and cases in each part; None where too few to be told
+    counts: dict[str, int | None]
     audit: list[Suppressed]
     trusted: bool
 
     @property
     def auc(self) -> float:
-        """TASTE's AUC, the mean over the splits."""
+        """TASTE's AUC, as the mean over the splits."""
         return float(self.row(TASTE_NAME)["auc"])
 
     @property
@@ -72,27 +72,29 @@ class Evaluation:
         return [str(name) for name in self.summary["method"]]
 
     def row(self, method: str) -> "pd.Series[Any]":
-        """The row of `summary` for one method.
+        """Return the row of `summary` for one method.
 
         Examples
         --------
         >>> from phenotaste import prediction, simulate
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
-        >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
-        >>> round(float(found.row("raw")["auc"]), 2)
+        >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> round(float(result.row("raw")["auc"]), 2)
         0.74
         """
         return self.summary[self.summary["method"] == method].iloc[0]
 
     def plot(self, what: str = "roc") -> "Figure":
-        """A figure: "roc", "calibration", "auc" or "phenotypes"; what stands for too few patients is refused.
+        """Return a figure: "roc", "calibration", "auc" or "phenotypes".
+
+        Figures of too few patients raise InputError.
 
         Examples
         --------
         >>> from phenotaste import prediction, simulate
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
-        >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
-        >>> found.plot("auc").axes[0].get_xlabel()
+        >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> result.plot("auc").axes[0].get_xlabel()
         'AUC on test patients'
         """
         from phenotaste.prediction import figures
@@ -100,15 +102,15 @@ class Evaluation:
         return figures.draw(self, what)
 
     def as_dict(self) -> dict[str, Any]:
-        """In short, for JSON.
+        """Return a summary as a dictionary, for JSON.
 
         Examples
         --------
         >>> from phenotaste import prediction, simulate
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
-        >>> found = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
-        >>> short = found.as_dict()
-        >>> short["patients"], short["cases"], short["tested_cases"]  # too few cases were tested on to be told
+        >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> record = result.as_dict()
+        >>> record["patients"], record["cases"], record["test_cases"]  # a small count is hidden
         (300, 26, None)
         """
         return {
@@ -123,23 +125,23 @@ class Evaluation:
             "trusted": self.trusted,
         }
 
-    def save(self, folder: Folder) -> None:
-        """Write tables, model, figures and a short page beside the finished splits."""
+    def save(self, folder: EvaluationFolder) -> None:
+        """Write tables, model, figures and a short page to the folder of the finished splits."""
         from phenotaste.prediction import evaluation_page, figures
 
         for name in TABLES:
-            folder.put(f"{name}.csv", getattr(self, name).to_csv(index=False))
+            folder.write(f"{name}.csv", getattr(self, name).to_csv(index=False))
         self.model.save(folder.path / "model")
-        figures.save_all(self, folder)
+        figures.save_all(self, folder.path / "figures")
         if self.predictions is not None:
             file = io.BytesIO()
             self.predictions.to_parquet(file, index=False)
-            folder.put_private(PREDICTIONS, file.getvalue())
-        folder.put("prediction.md", evaluation_page.render(self))
+            folder.write(PREDICTIONS, file.getvalue(), private=True)
+        folder.write("prediction.md", evaluation_page.render(self))
 
 
 def records(table: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Rows for JSON: rounded, and None for what is not a number."""
+    """Return the rows for JSON: rounded, with None for NaN."""
     return [
         {
             str(name): rounded(float(value), 4) if isinstance(value, float | np.floating) else value

@@ -1,4 +1,4 @@
-"""A short page about an evaluation, in Markdown: how it was done, how well it predicts, and what drives the risk."""
+"""A short page about an evaluation, in Markdown: procedure, performance, and odds ratios of the phenotypes."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from phenotaste.prediction.evaluation import Evaluation
 
-MOST_PHENOTYPES = 20
+MAX_PHENOTYPES = 20
 TITLES = {
     "roc": "ROC curves",
     "calibration": "Calibration",
@@ -20,42 +20,42 @@ TITLES = {
 }
 
 
-def render(found: "Evaluation") -> str:
-    ours, counts = found.row(TASTE_NAME), found.counts
-    splits = int(ours["splits"])
+def render(result: "Evaluation") -> str:
+    taste, counts = result.row(TASTE_NAME), result.counts
+    splits = int(taste["splits"])
     patients = f"{counts['patients']:,} patients"
     if counts["cases"] is not None:
         patients += f", {counts['cases']:,} of them cases"
-    pictures = drawable(found)
+    pictures = drawable(result)
     parts = [
         "# Prediction",
-        f"Phenotype scores of TASTE predict the label with an **AUC of {ours['auc']:.3f}** in {patients}.",
-        surely(ours),
-        warning(found),
-        f"{splits} times the patients were split at random, either class alike: 75 % to learn from, 10 % to tune by, "
-        "15 % to test on. Definitions, scaling and regression were learned from the first part alone; number of "
-        "phenotypes, weights and strength of the lasso were chosen by the AUC on the second; the third was looked at "
-        "once, at the end.",
+        f"Phenotype scores of TASTE predict the label with an **AUC of {taste['auc']:.3f}** in {patients}.",
+        interval_sentence(taste),
+        warning(result),
+        f"The patients were split {splits} times at random, stratified by class, into 75 % training, 10 % validation "
+        "and 15 % test patients. Definitions, scaling and regression were fitted to the training patients only; number "
+        "of phenotypes, weights and strength of the lasso were chosen by the validation AUC; the test patients were "
+        "used once, at the end.",
         "## Methods",
-        table(methods_rows(found.summary), METHOD_HEADER),
-        "Means over the splits, of the calibration medians. In brackets the 95 % interval by resampled patients, which "
-        "takes the fitted models as they are; “over splits” is the interval of the mean over repeated splits (Nadeau "
-        "and Bengio 2003), which knows that models differ from split to split and that splits share patients. A "
-        "calibration slope below 1 means risks that are too extreme.",
-        comparison_text(found.comparison),
+        table(methods_rows(result.summary), METHOD_HEADER),
+        "Means over the splits; medians for calibration. In brackets the 95 % bootstrap interval for the fitted "
+        "models; “over splits” is the interval of the mean over repeated splits (Nadeau and Bengio 2003), which "
+        "accounts for models that differ between splits and for splits that share patients. A calibration slope below "
+        "1 means risks that are too extreme.",
+        comparison_text(result.comparison),
         picture("auc", pictures),
-        picture("roc", pictures) or "ROC curves are not shown: too few patients were tested on.",
-        picture("calibration", pictures) or "Calibration is not shown: too few patients were tested on.",
-        "## Which phenotypes drive the risk",
-        f"TASTE fitted to all patients with {found.model.rank} phenotypes, lam = {found.model.lam:g} and "
-        f"mu = {found.model.mu:g}, the settings with the best mean validation AUC; it is in `model`. The odds ratio is "
-        "for one standard deviation more of the score, all other scores as they are; the lasso pulls it towards 1. "
-        "Its interval and “kept” (in how many resamples the lasso kept the score) come from resampled patients with "
-        "these definitions; “splits” says in how many splits the phenotype was found again (a cosine of at least 0.8), "
-        "and its lowest and highest odds ratio there. These are associations, not causes.",
-        table(phenotype_rows(found.coefficients, splits), PHENOTYPE_HEADER),
+        picture("roc", pictures) or "ROC curves are not shown: there are too few test patients.",
+        picture("calibration", pictures) or "Calibration is not shown: there are too few test patients.",
+        "## Odds ratios of the phenotypes",
+        f"TASTE fitted to all patients with {result.model.rank} phenotypes, lam = {result.model.lam:g} and "
+        f"mu = {result.model.mu:g}, the settings with the highest mean validation AUC; it is saved in `model`. The "
+        "odds ratio is per standard deviation of the score, all other scores held constant; the lasso shrinks it "
+        "towards 1. Its interval and “kept” (the fraction of bootstrap samples in which the lasso keeps the score) "
+        "hold for these definitions; “splits” is the number of splits that reproduce the phenotype (a cosine of at "
+        "least 0.8), with the lowest and highest odds ratio in them. These are associations, not causes.",
+        table(phenotype_rows(result.coefficients, splits), PHENOTYPE_HEADER),
         picture("phenotypes", pictures),
-        f"Every figure is in the CSV files beside this page. phenotaste {__version__}",
+        f"The CSV files in this folder have all figures. phenotaste {__version__}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -63,18 +63,16 @@ def render(found: "Evaluation") -> str:
 METHOD_HEADER = (
     "method", "AUC", "over splits", "AUPRC", "Brier score", "calibration intercept", "slope"
 )  # fmt: skip
-PHENOTYPE_HEADER = ("phenotype", "odds ratio", "kept", "splits", "weightiest codes and facts")
+PHENOTYPE_HEADER = ("phenotype", "odds ratio", "kept", "splits", "features with the largest weights")
 
 
-def surely(row: "pd.Series") -> str:
-    """The AUC's two intervals in words; one split has no interval over splits."""
-    here = (
-        f"{row['auc_low']:.3f} to {row['auc_high']:.3f} for these models on other patients of the same kind"
-    )
+def interval_sentence(row: "pd.Series") -> str:
+    """Return the two intervals of the AUC; a single split has no interval over splits."""
+    bootstrap = f"{row['auc_low']:.3f} to {row['auc_high']:.3f} for these models on other patients"
     if row["auc_splits_low"] != row["auc_splits_low"]:
-        return f"95 % interval: {here}."
+        return f"95 % interval: {bootstrap}."
     low, high = row["auc_splits_low"], row["auc_splits_high"]
-    return f"95 % intervals: {low:.3f} to {high:.3f} for models learned anew, {here}."
+    return f"95 % intervals: {low:.3f} to {high:.3f} for newly trained models, {bootstrap}."
 
 
 def methods_rows(summary: "pd.DataFrame") -> list[list[str]]:
@@ -94,12 +92,14 @@ def methods_rows(summary: "pd.DataFrame") -> list[list[str]]:
 
 def phenotype_rows(coefficients: "pd.DataFrame", splits: int) -> list[list[str]]:
     rows = []
-    for _, row in coefficients.head(MOST_PHENOTYPES).iterrows():
-        again = f"{row['found_in_splits']} of {splits}"
-        if row["found_in_splits"]:
-            again += f", {number(row['splits_lowest'], 2)} to {number(row['splits_highest'], 2)}"
+    for _, row in coefficients.head(MAX_PHENOTYPES).iterrows():
+        reproduced = f"{row['reproduced_in_splits']} of {splits}"
+        if row["reproduced_in_splits"]:
+            reproduced += f", {number(row['splits_minimum'], 2)} to {number(row['splits_maximum'], 2)}"
         ratio = between(row, "odds_ratio", "odds_ratio_low", "odds_ratio_high", 2)
-        rows.append([str(row["phenotype"]), ratio, share(row["kept"]), again, escaped(row["definition"])])
+        rows.append(
+            [str(row["phenotype"]), ratio, percent(row["kept"]), reproduced, escaped(row["definition"])]
+        )
     return rows
 
 
@@ -115,16 +115,16 @@ def comparison_text(comparison: "pd.DataFrame") -> str:
         ]
         for _, row in comparison.iterrows()
     ]
-    header = ("TASTE's AUC less that of", "difference", "over splits", "higher in splits")
-    return table(rows, header) + "\n\nOn the same splits and the same resampled patients."
+    header = ("TASTE's AUC minus that of", "difference", "over splits", "higher in splits")
+    return table(rows, header) + "\n\nPaired by split and by bootstrap sample."
 
 
-def warning(found: "Evaluation") -> str:
-    return "**Disclosure control is off: keep these files where the data is.**" if found.trusted else ""
+def warning(result: "Evaluation") -> str:
+    return "**Disclosure control is off: keep these files with the data.**" if result.trusted else ""
 
 
-def picture(what: str, there: list[str]) -> str:
-    return f"![{TITLES[what]}](figures/{what}.png)" if what in there else ""
+def picture(what: str, drawn: list[str]) -> str:
+    return f"![{TITLES[what]}](figures/{what}.png)" if what in drawn else ""
 
 
 def table(rows: list[list[str]], header: tuple[str, ...]) -> str:
@@ -140,12 +140,12 @@ def number(value: float, digits: int = 3) -> str:
     return "–" if value != value else f"{value:.{digits}f}"
 
 
-def share(value: float) -> str:
+def percent(value: float) -> str:
     return "–" if value != value else f"{value:.0%}"
 
 
 def escaped(text: str) -> str:
-    """Names from the data must not end a cell of the table, nor be read as markup."""
+    """Escape names from the data, so that they neither end a cell of the table nor are read as markup."""
     for letter in ("\\", "|", "`", "*", "_", "[", "]", "<"):
         text = text.replace(letter, f"\\{letter}")
     return text

@@ -1,6 +1,7 @@
 """Figures of an evaluation: ROC curves, calibration, AUC of every method, and odds ratios of the phenotypes."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ from phenotaste.plotting import (
 )
 from phenotaste.prediction.evaluation_tables import bounds
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
-from phenotaste.prediction.results import Folder
+from phenotaste.storage.atomic import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,13 +51,12 @@ MAX_PHENOTYPES = 25
 TICKS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 20)  # of odds ratios
 
 
-def save_all(result: "Evaluation", folder: Folder) -> None:
+def save_all(result: "Evaluation", folder: Path) -> None:
     """Write every figure that the evaluation has results for, as PNG and PDF."""
-    figures = Folder(folder.path / "figures")
-    figures.path.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for what in drawable(result):
         for name, content in image_files(what, draw(result, what)):
-            figures.put(name, content)
+            write_file(folder / name, content)
 
 
 def drawable(result: "Evaluation") -> list[str]:

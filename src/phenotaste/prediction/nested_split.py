@@ -1,5 +1,6 @@
-"""One method on one split, from raw records to test figures: a pure function, whoever runs it."""
+"""One method on one split, from records to test figures, and the folder of finished splits."""
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,97 +11,140 @@ from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate
 from phenotaste.prediction import methods
-from phenotaste.prediction.calibration import calibration, risk_groups, roc_curve
-from phenotaste.prediction.measures import measured
-from phenotaste.prediction.methods import Candidate, Fitted, Grids
-from phenotaste.prediction.split_cohorts import Parts, parts_of
-from phenotaste.prediction.splits import Split
+from phenotaste.prediction.measures import (
+    bootstrap_measures,
+    calibration,
+    risk_groups,
+    roc_curve,
+)
+from phenotaste.prediction.methods import Candidate, Fitted, TuningSettings
+from phenotaste.prediction.split_cohorts import SplitCohorts, draw_split, split_cohort
+from phenotaste.runs.folder import RunFolder
+from phenotaste.storage.encoding import pack, unpack
 
-MIDDLE = (0.025, 0.975)  # of the predicted risks: where their calibration can be told
+RISK_QUANTILES = (0.025, 0.975)  # between which calibration curves are drawn
 STREAM = 3  # part of every seed: never renumber
 
 
-class Found(NamedTuple):
-    """What is kept: figures, and arrays of which none is about a single patient unless `risk` was asked for."""
+class Task(NamedTuple):
+    """One method on one split."""
+
+    method: str
+    split: int
+
+
+class SplitResult(NamedTuple):
+    """What is kept of a task; nothing in it is about a single patient unless `keep_risk` is set."""
 
     figures: dict[str, Any]
     arrays: dict[str, Array]
 
 
+class SplitSettings(NamedTuple):
+    """What all tasks of an evaluation have in common."""
+
+    tuning: TuningSettings
+    random_state: int = 0
+    resamples: int = 1000  # of the patients, for intervals
+    threads: int | None = None
+    trusted: bool = False  # no disclosure control
+    keep_risk: bool = False  # of every test patient
+
+
+class EvaluationFolder(RunFolder[Task, SplitResult]):
+    """An evaluation on disk."""
+
+    kind, results_name = "prediction", "splits"
+
+    def file_name(self, task: Task) -> str:
+        return f"{task.method}-{task.split}.safetensors"
+
+    def encode(self, task: Task, result: SplitResult) -> bytes:
+        arrays = {name: np.asarray(array, np.float64) for name, array in result.arrays.items()}
+        return pack(without_nan(result.figures), arrays)
+
+    def decode(self, task: Task, content: bytes) -> SplitResult:
+        unpacked = unpack(content)
+        return SplitResult(unpacked.record, unpacked.arrays)
+
+
 def tune(
-    parts: Parts,
+    cohorts: SplitCohorts,
     method: str,
-    grids: Grids,
+    tuning: TuningSettings,
     seed: int,
     threads: int | None = None,
-    told: Callable[[Candidate], object] = lambda candidate: None,
+    on_fit: Callable[[Candidate], object] = lambda candidate: None,
 ) -> tuple[Candidate, Fitted, list[dict[str, Any]]]:
-    """Every candidate fitted, and the one with the best validation AUC; the test part is not looked at."""
+    """Fit every candidate and return the one with the highest validation AUC; test patients are not used."""
     best: tuple[Candidate, Fitted] | None = None
     tried: list[dict[str, Any]] = []
-    for candidate in methods.candidates(method, grids):
+    for candidate in methods.candidates(method, tuning):
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of single fits; a method that cannot be fitted says so as an error
-            fitted = methods.fit(method, candidate, parts, grids, seed, threads)
+            warnings.simplefilter("ignore")  # of single fits; a method that cannot be fitted raises
+            fitted = methods.fit(method, candidate, cohorts, tuning, seed, threads)
         tried.append({**candidate._asdict(), "C": fitted.C, "validation_auc": fitted.validation_auc})
         if best is None or fitted.validation_auc > best[1].validation_auc:
             best = candidate, fitted
-        told(candidate)
+        on_fit(candidate)
     assert best is not None
     return *best, tried
 
 
-def run_cell(
+def run_split(
     cohort: Cohort,
     case: Array,
-    split: Split,
-    method: str,
-    grids: Grids,
-    *,
-    number: int = 0,
-    random_state: int = 0,
-    resamples: int = 1000,
-    threads: int | None = None,
-    gate: Gate | None = None,
-    keep_risk: bool = False,
-    told: Callable[[Candidate], object] = lambda candidate: None,
-) -> Found:
-    """Learn, tune, and only then look at the test patients, once."""
-    gate = Gate() if gate is None else gate
-    parts = parts_of(cohort, case, split)
-    candidate, fitted, tried = tune(parts, method, grids, seed_of(random_state, number), threads, told)
-    risk, truth = fitted.risk(parts.test), case[split.test]
-    found = measured(risk, truth, split.test, len(cohort), resamples, random_state)
-    curve = roc_curve(risk, truth, gate)
+    task: Task,
+    settings: SplitSettings,
+    on_fit: Callable[[Candidate], object] = lambda candidate: None,
+) -> SplitResult:
+    """Train and tune, then evaluate on the test patients once."""
+    split = draw_split(case, task.split, settings.random_state)
+    cohorts = split_cohort(cohort, case, split)
+    seed = split_seed(settings.random_state, task.split)
+    candidate, fitted, tried = tune(cohorts, task.method, settings.tuning, seed, settings.threads, on_fit)
+    risk, test_case = fitted.risk(cohorts.test), case[split.test]
+    measures = bootstrap_measures(
+        risk, test_case, split.test, len(cohort), settings.resamples, settings.random_state
+    )
+    gate = Gate(trusted=settings.trusted)
     figures: dict[str, Any] = {
         **candidate._asdict(),
         "C": fitted.C,
         "validation_auc": fitted.validation_auc,
-        **found.values,
-        **{f"calibration_{name}": value for name, value in calibration(risk, truth)._asdict().items()},
-        **dict(zip(("risk_low", "risk_high"), map(float, np.quantile(risk, MIDDLE)), strict=True)),
+        **measures.values,
+        **{f"calibration_{name}": value for name, value in calibration(risk, test_case)._asdict().items()},
+        **dict(zip(("risk_low", "risk_high"), map(float, np.quantile(risk, RISK_QUANTILES)), strict=True)),
         "tried": tried,
-        "groups": risk_groups(risk, truth, gate),
+        "groups": risk_groups(risk, test_case, gate),
     }
-    arrays = {"resampled": found.resampled}
+    arrays = {"resampled": measures.resampled}
+    curve = roc_curve(risk, test_case, gate)
     if curve is not None:
         arrays["roc"] = curve
     if fitted.scores is not None:
-        arrays |= definitions(fitted.scores, parts, cohort.n_features)
-    if keep_risk:
+        arrays |= definitions(fitted.scores, cohorts, cohort.n_features)
+    if settings.keep_risk:
         arrays["risk"] = risk
-    return Found(figures, arrays)
+    return SplitResult(figures, arrays)
 
 
-def definitions(model: methods.ScoreModel, parts: Parts, n_features: int) -> dict[str, Array]:
-    """V with a row for every feature of the cohort, and the regression's weight for each standard deviation."""
+def definitions(model: methods.ScoreModel, cohorts: SplitCohorts, n_features: int) -> dict[str, Array]:
+    """Return V with a row for every feature of the cohort, and the coefficient per standard deviation of a score."""
     V = np.zeros((n_features, model.factors.V_.shape[1]))
-    V[parts.features] = model.factors.V_
+    V[cohorts.features] = model.factors.V_
     return {"V": V, "coef": model.lasso.coef}
 
 
-def seed_of(random_state: int, number: int) -> int:
-    """The seed of all fits on a split: methods and settings set out from the same place."""
+def split_seed(random_state: int, number: int) -> int:
+    """Return the seed of all fits on a split: methods and candidates have the same starting points."""
     return int(np.random.SeedSequence([random_state, STREAM, number]).generate_state(1)[0])
+
+
+def without_nan(value: Any) -> Any:
+    """Replace numbers that are not finite, which JSON lacks, by None."""
+    if isinstance(value, dict):
+        return {name: without_nan(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,7 @@
-"""The three parts of a split as cohorts with labels, cut down to the columns that training patients have.
+"""Repeated stratified splits into training, validation and test patients, and the cohorts of a split.
 
-A column that only validation or test patients have would change the draws a factorisation starts from, so it goes
-before anything is fitted: nothing of the other parts, not even their columns, reaches the training.
+A column that only validation or test patients have would change the random draws that a factorisation starts from, so
+that it is removed before anything is fitted: nothing of the other patients, not even their columns, reaches training.
 """
 
 from typing import NamedTuple
@@ -11,43 +11,85 @@ import numpy as np
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.checks import frozen
 from phenotaste.core.records import Array
-from phenotaste.prediction.splits import Split
+from phenotaste.disclosure import MIN_CELL_SIZE
+from phenotaste.errors import InputError
+
+TRAIN, VALIDATION, TEST = 0.75, 0.10, 0.15  # the paper's supplement
+MIN_CLASS_SIZE = 20  # leaves two for validation and three for the test
+STREAM = 1  # part of every seed: never renumber
 
 
-class Parts(NamedTuple):
+class Split(NamedTuple):
+    """Positions of patients in the cohort, in increasing order."""
+
+    train: Array
+    validation: Array
+    test: Array
+
+
+class SplitCohorts(NamedTuple):
+    """The patients of a split, with labels and the columns that occur in training."""
+
     train: Cohort
     validation: Cohort
     test: Cohort
-    features: Array  # positions of the kept columns in the cohort
+    features: Array  # positions of these columns in the cohort
     static: Array
 
 
-def parts_of(cohort: Cohort, case: Array, split: Split) -> Parts:
+def draw_split(case: Array, number: int, random_state: int) -> Split:
+    """Return split `number` of a cohort, which depends on the labels, the seed and the number only."""
+    rng = np.random.default_rng([random_state, STREAM, number])
+    parts: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
+    for label in (False, True):
+        members = rng.permutation(np.flatnonzero(case == label))
+        n_test, n_validation = round(TEST * len(members)), round(VALIDATION * len(members))
+        cuts = np.split(members, [len(members) - n_validation - n_test, len(members) - n_test])
+        for part, patients in zip(parts, cuts, strict=True):
+            part.append(patients)
+    return Split(*(np.sort(np.concatenate(part)) for part in parts))
+
+
+def check_sizes(case: Array) -> None:
+    """Refuse a cohort that is too small to be split; the message does not give its counts."""
+    for members, name in ((case, "cases"), (~case, "controls")):
+        if np.count_nonzero(members) < MIN_CLASS_SIZE:
+            raise InputError(
+                f"The cohort has fewer than {MIN_CLASS_SIZE} {name}, too few to be split for training, validation and "
+                "test: use a larger cohort."
+            )
+    if sum(round(TEST * np.count_nonzero(case == label)) for label in (False, True)) < MIN_CELL_SIZE:
+        raise InputError(
+            f"The cohort is too small: fewer than {MIN_CELL_SIZE} patients would be test patients; use a larger cohort."
+        )
+
+
+def split_cohort(cohort: Cohort, case: Array, split: Split) -> SplitCohorts:
     train = cohort[split.train]
     features = np.flatnonzero(np.bincount(train.visits.indices, minlength=cohort.n_features))
-    facts = np.zeros(0, np.int64) if train.static is None else np.flatnonzero(train.static.any(axis=0))
+    static = np.zeros(0, np.int64) if train.static is None else np.flatnonzero(train.static.any(axis=0))
     train, validation, test = (
-        labelled(with_columns(cohort[part], features, facts), case[part]) for part in split
+        with_labels(with_columns(cohort[part], features, static), case[part]) for part in split
     )
-    return Parts(train, validation, test, features, facts)
+    return SplitCohorts(train, validation, test, features, static)
 
 
-def with_columns(cohort: Cohort, features: Array, facts: Array) -> Cohort:
+def with_columns(cohort: Cohort, features: Array, static: Array) -> Cohort:
     names, static_names = cohort.feature_names, cohort.static_names
     return Cohort(
         cohort.visits[:, features],
         cohort.offsets,
-        None if cohort.static is None else cohort.static[:, facts],
+        None if cohort.static is None else cohort.static[:, static],
         patient_ids=cohort.patient_ids,
         visit_times=cohort.visit_times,
         feature_names=None if names is None else names[features],
-        static_names=None if static_names is None or not len(facts) else static_names[facts],
+        static_names=None if static_names is None or not len(static) else static_names[static],
         allow_negative=cohort.allow_negative,
     )
 
 
-def labelled(cohort: Cohort, case: Array) -> Cohort:
-    """The same patients with these labels; `cohort` is not changed."""
-    again = cohort[:]
-    again.labels = frozen(case.astype(np.float64))
-    return again
+def with_labels(cohort: Cohort, case: Array) -> Cohort:
+    """Return a copy with these labels."""
+    copied = cohort[:]
+    copied.labels = frozen(case.astype(np.float64))
+    return copied

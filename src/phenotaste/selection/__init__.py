@@ -1,4 +1,4 @@
-"""Choosing the model: how many phenotypes, which weights, and whether they would be found again."""
+"""Model selection: number of phenotypes, weights, and the reproducibility of each phenotype."""
 
 from phenotaste.selection.rules import RULES
 from phenotaste.selection.search import select

@@ -1,6 +1,7 @@
 """Figures of a selection: stability, fit, weights, starts, evidence, held-out patients. None shows a single patient."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,10 +27,10 @@ from phenotaste.plotting import (
     set_labels,
     set_suptitle,
 )
-from phenotaste.selection.files import Result
-from phenotaste.selection.folder import Folder
-from phenotaste.selection.matching import FOUND, matched
+from phenotaste.selection.fits import Result
+from phenotaste.selection.matching import MIN_COSINE, match
 from phenotaste.selection.rules import by_rank
+from phenotaste.storage.atomic import write_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,13 +42,12 @@ if TYPE_CHECKING:
 MAX_TICK_LABELS = 25  # phenotypes named along the matrix of starts
 
 
-def save_all(result: "Selection", folder: Folder) -> None:
+def save_all(result: "Selection", folder: Path) -> None:
     """Write every figure that the selection allows, as PNG and PDF."""
-    figures = Folder(folder.path / "figures")
-    figures.path.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for what in drawable(result):
         for name, content in image_files(what, draw(result, what)):
-            figures.put(name, content)
+            write_file(folder / name, content)
 
 
 def drawable(result: "Selection") -> list[str]:
@@ -55,7 +55,7 @@ def drawable(result: "Selection") -> list[str]:
     allowed = {
         "weights": result.table["lam"].nunique() * result.table["mu"].nunique() > 1,
         "evidence": len(result.evidence) > 0,
-        "unseen": "unseen_error" in result.table,
+        "holdout": "held_out_error" in result.table,
     }
     return [what for what in FIGURES if allowed.get(what, True)]
 
@@ -160,7 +160,7 @@ def starts(result: "Selection") -> "Figure":
     """Cosines between all phenotypes of all starts: dark blocks are phenotypes that most starts reproduce."""
     R, n = result.rank, len(result.definitions)
     anchor = as_result(result.best.V_)
-    ordered = [V[:, matched(anchor, as_result(V)).partner] for V in result.definitions]
+    ordered = [V[:, match(anchor, as_result(V)).partner] for V in result.definitions]
     # Column r * n + i is phenotype r of start i.
     stacked = np.stack(ordered, axis=2).reshape(len(result.best.V_), R * n)
     size = float(np.clip(1.5 + 0.055 * R * n, 4.2, 9.0))
@@ -197,12 +197,12 @@ def evidence(result: "Selection") -> "Figure":
         for factor, colour, shift in (("V", BLUE, -0.14), ("F", RED, 0.14)):
             rows = table[(table["kind"] == kind) & (table["factor"] == factor)]
             scatter(axis, rows, colour, shift, {"V": "temporal", "F": "static"}[factor] + " definition")
-        axis.axhline(FOUND, color=LINE, linewidth=1, zorder=0)
+        axis.axhline(MIN_COSINE, color=LINE, linewidth=1, zorder=0)
         axis.set_ylim(-0.03, 1.03)
         title = f"Each phenotype and its counterparts in {titles[kind]}"
         set_labels(axis, title, y="cosine", title_size=TITLE_SIZE)
         clean_axes(axis)
-    set_labels(axes[-1], x=f"phenotype (above the line at {FOUND:g} it counts as reproduced)")
+    set_labels(axes[-1], x=f"phenotype (above the line at {MIN_COSINE:g} it counts as reproduced)")
     axes[-1].set_xticks(range(1, result.rank + 1))
     legend_below(figure, axes[:1])
     return figure
@@ -220,18 +220,20 @@ def scatter(axis: "Axes", rows: "pd.DataFrame", colour: str, shift: float, label
     axis.hlines(median, centres - 0.11, centres + 0.11, color=colour, linewidth=2)
 
 
-def unseen(result: "Selection") -> "Figure":
+def holdout(result: "Selection") -> "Figure":
     """Reconstruction of held-out patients, and similarity of the phenotypes of two halves of the patients."""
     rows = by_rank(result.rule, result.table)
     figure, axes = panels(2)
     for name, label, style in (
-        ("unseen_error", "held-out patients", {"color": BLUE, "marker": "o", "markersize": 4}),
-        ("seen_error", "fitted patients", {"color": GREY, "linestyle": ":"}),
+        ("held_out_error", "held-out patients", {"color": BLUE, "marker": "o", "markersize": 4}),
+        ("fitted_error", "fitted patients", {"color": GREY, "linestyle": ":"}),
     ):
         axes[0].plot(rows["rank"], rows[name], label=label, **style)
     label_ranks(axes[0], result, "Relative reconstruction error of the visits", "share not reconstructed")
-    axes[1].plot(rows["rank"], rows["halves_alike"], color=BLUE, marker="o", markersize=4, label="mean")
-    axes[1].plot(rows["rank"], rows["halves_least"], color=GREY, linestyle=":", label="lowest phenotype")
+    axes[1].plot(rows["rank"], rows["split_half_cosine"], color=BLUE, marker="o", markersize=4, label="mean")
+    axes[1].plot(
+        rows["rank"], rows["split_half_cosine_min"], color=GREY, linestyle=":", label="lowest phenotype"
+    )
     label_ranks(axes[1], result, "Phenotypes of two halves of the patients, matched", "cosine")
     axes[1].set_ylim(-0.03, 1.03)
     for axis in axes:
@@ -259,10 +261,10 @@ FIGURES: dict[str, Callable[["Selection"], "Figure"]] = {
     "weights": weights,
     "starts": starts,
     "evidence": evidence,
-    "unseen": unseen,
+    "holdout": holdout,
 }
 NEEDS = {
     "weights": "more than one lam or mu",
     "evidence": "starts or resamples to compare with",
-    "unseen": "a hold-out",
+    "holdout": "a hold-out",
 }

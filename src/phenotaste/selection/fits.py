@@ -1,60 +1,111 @@
-"""One fit of a selection: a pure function of cohort, settings and task, whoever runs it, wherever, on any threads."""
+"""One fit of a selection, a deterministic function of cohort, task and settings, and the folder of finished fits."""
 
 import time
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phenotaste import metrics
 from phenotaste.cohort import Cohort
-from phenotaste.selection.files import Result
-from phenotaste.selection.grid import BOOTSTRAP, HALF, Fitting, Task
+from phenotaste.errors import InputError
+from phenotaste.runs.folder import RunFolder
+from phenotaste.selection.grid import BOOTSTRAP, HALF, FitSettings, Grid, Task
+from phenotaste.storage.encoding import pack, unpack
 from phenotaste.taste import TASTE
 
 
-def estimator(task: Task, fitting: Fitting, threads: int | None = None) -> TASTE:
-    """The plain TASTE of a task: fitting it again gives the same bits."""
-    shared: dict[str, Any] = vars(fitting) | {
-        "random_state": fitting.seed(task),
-        "init": fitting.init_of(task),
+class Result(NamedTuple):
+    """What is kept of one fit: definitions and figures, nothing about a single patient."""
+
+    V: np.ndarray
+    F: np.ndarray | None
+    H: np.ndarray
+    figures: dict[str, Any]
+
+
+class SelectionFolder(RunFolder[Task, Result]):
+    """A selection on disk."""
+
+    kind, results_name = "selection", "fits"
+
+    def file_name(self, task: Task) -> str:
+        return f"{task.name}.safetensors"
+
+    def encode(self, task: Task, result: Result) -> bytes:
+        arrays = {"V": result.V, "H": result.H} | ({} if result.F is None else {"F": result.F})
+        return pack(result.figures, {name: np.asarray(array, np.float64) for name, array in arrays.items()})
+
+    def decode(self, task: Task, content: bytes) -> Result:
+        unpacked = unpack(content)
+        arrays = unpacked.arrays
+        return Result(arrays["V"], arrays.get("F"), arrays["H"], unpacked.record)
+
+    def check_settings(self, recorded: dict[str, Any], current: dict[str, Any]) -> None:
+        """The grid may be extended; everything else has to be the same."""
+        grids = []
+        for settings in (recorded, current):
+            try:
+                grids.append(Grid(**{name: as_tuple(value) for name, value in settings["grid"].items()}))
+            except (KeyError, TypeError, AttributeError):
+                raise InputError(
+                    f"{self.path} contains files that are not from a selection: choose another folder."
+                ) from None
+        super().check_settings(recorded | {"grid": None}, current | {"grid": None})
+        if not grids[1].contains(grids[0]):
+            raise InputError(
+                f"{self.path} holds a grid that this one does not contain: a grid can be extended, not reduced; keep "
+                "its ranks, lams, mus and starts, or choose another folder."
+            )
+
+
+def as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def estimator(task: Task, settings: FitSettings, threads: int | None = None) -> TASTE:
+    """Return the TASTE of a task: fitting it again gives the same bits."""
+    shared: dict[str, Any] = vars(settings) | {
+        "random_state": settings.seed(task),
+        "init": settings.task_init(task),
     }
     return TASTE(task.rank, lam=task.lam, mu=task.mu, n_jobs=threads, **shared)
 
 
-def run_task(cohort: Cohort, task: Task, fitting: Fitting, threads: int | None = None) -> Result:
-    """Fit, and keep definitions and figures; times are beside the figures and differ from run to run."""
+def run_task(cohort: Cohort, task: Task, settings: FitSettings, threads: int | None = None) -> Result:
+    """Fit, and return definitions and figures; of these only the times differ from run to run."""
     wall, processor = time.perf_counter(), time.process_time()
-    fitted_on, unseen = patients_of(cohort, task, fitting)
-    model = fit(fitted_on, task, fitting, threads)
-    figures = figures_of(model)
-    if unseen is not None:
-        figures |= unseen_figures(model, fitted_on, unseen)
+    fitted, held_out = task_patients(cohort, task, settings)
+    model = fit(fitted, task, settings, threads)
+    figures = fit_figures(model)
+    if held_out is not None:
+        figures["held_out_error"] = reconstruction_error(model, held_out)
+        figures["fitted_error"] = reconstruction_error(model, fitted)
     figures["seconds"] = time.perf_counter() - wall
     figures["processor_seconds"] = time.process_time() - processor
     return Result(model.V_, model.F_, model.H_, figures)
 
 
-def fit(cohort: Cohort, task: Task, fitting: Fitting, threads: int | None = None) -> TASTE:
+def fit(cohort: Cohort, task: Task, settings: FitSettings, threads: int | None = None) -> TASTE:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said once, before the first fit
-        return estimator(task, fitting, threads).fit(cohort)
+        warnings.simplefilter("ignore")  # issued once, before the first fit
+        return estimator(task, settings, threads).fit(cohort)
 
 
-def patients_of(cohort: Cohort, task: Task, fitting: Fitting) -> tuple[Cohort, Cohort | None]:
-    """The patients to fit, and those to be told afterwards."""
+def task_patients(cohort: Cohort, task: Task, settings: FitSettings) -> tuple[Cohort, Cohort | None]:
+    """Return the patients to fit, and those held out."""
     K = len(cohort)
     if task.kind == BOOTSTRAP:
-        return cohort[np.sort(fitting.rng(task).integers(K, size=K))], None
+        return cohort[np.sort(settings.rng(task).integers(K, size=K))], None
     if task.kind != HALF:
         return cohort, None
-    order = fitting.rng(task).permutation(K)
+    order = settings.rng(task).permutation(K)
     halves = order[: K // 2], order[K // 2 :]
-    mine, other = halves if task.number % 2 == 0 else halves[::-1]
-    return cohort[np.sort(mine)], cohort[np.sort(other)]
+    fitted, held_out = halves if task.number % 2 == 0 else halves[::-1]
+    return cohort[np.sort(fitted)], cohort[np.sort(held_out)]
 
 
-def figures_of(model: TASTE) -> dict[str, Any]:
+def fit_figures(model: TASTE) -> dict[str, Any]:
     figures = {
         "rmse": model.rmse_,
         "cpi": model.cpi_,
@@ -62,19 +113,14 @@ def figures_of(model: TASTE) -> dict[str, Any]:
         "iterations": model.n_iter_,
         "outcome": model.outcome_,
     }
-    # JSON has no not-a-number.
+    # JSON has no NaN.
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value
         for name, value in figures.items()
     }
 
 
-def unseen_figures(model: TASTE, seen: Cohort, unseen: Cohort) -> dict[str, Any]:
-    """How well the definitions rebuild the visits of patients they were not fitted on, beside those they were."""
-    return {"unseen_error": visits_error(model, unseen), "seen_error": visits_error(model, seen)}
-
-
-def visits_error(model: TASTE, cohort: Cohort) -> float | None:
-    """‖X − USVᵀ‖² as a share of ‖X‖²: unlike the RMSE it means the same for the two halves."""
+def reconstruction_error(model: TASTE, cohort: Cohort) -> float | None:
+    """Return ‖X − USVᵀ‖² / ‖X‖², which unlike the RMSE has the same meaning for two sets of patients."""
     size = float(np.sum(np.asarray(cohort.visits.data, np.float64) ** 2))
     return 2 * float(metrics.losses(model, cohort).loss[:, 0].sum()) / size if size > 0 else None

@@ -1,7 +1,6 @@
-"""What is to be fitted: the grid of ranks and weights, the starts of each cell, and the seed of every single fit."""
+"""The grid of a selection: ranks and weights, the fits of each cell, and the seed of every fit."""
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -13,8 +12,7 @@ from phenotaste.errors import InputError
 
 START, BOOTSTRAP, HALF = "start", "bootstrap", "half"
 STREAMS = {START: 0, BOOTSTRAP: 1, HALF: 2}  # part of every seed: never renumber
-NAME = re.compile(r"(start|bootstrap|half)-r(\d+)-l([0-9.e+-]+)-m([0-9.e+-]+)-(\d+)")
-MOST_RANKS = 10_000
+MAX_VALUES = 10_000  # along an axis of the grid
 
 
 class Cell(NamedTuple):
@@ -26,7 +24,7 @@ class Cell(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One fit: start `number` of a cell, or a fit of its bootstrap resample or half `number`."""
+    """One fit: start `number` of a cell, or the fit of its bootstrap sample or half `number`."""
 
     kind: str
     rank: int
@@ -44,21 +42,8 @@ class Task(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """How long it takes, in a unit of its own: an iteration has a part that does not grow with the rank."""
-        return (4.0 + self.rank) * (
-            1.5 if self.kind == HALF else 1.0
-        )  # half the patients, but projections too
-
-
-def task_named(name: str) -> Task | None:
-    """The task that wrote a file of this name; None where none did."""
-    found = NAME.fullmatch(name)
-    if found is None:
-        return None
-    try:
-        return Task(found[1], int(found[2]), float(found[3]), float(found[4]), int(found[5]))
-    except ValueError:
-        return None
+        """Relative duration: part of an iteration does not depend on the rank, and halves are projected as well."""
+        return (4.0 + self.rank) * (1.5 if self.kind == HALF else 1.0)
 
 
 @dataclass(frozen=True)
@@ -81,53 +66,14 @@ class Grid:
         for cell in self.cells:
             yield from self.starts(cell)
 
-    def holds(self, other: "Grid") -> bool:
+    def contains(self, other: "Grid") -> bool:
         """Whether every fit of the other grid is one of this grid."""
         axes = ((self.ranks, other.ranks), (self.lams, other.lams), (self.mus, other.mus))
-        return self.n_init >= other.n_init and all(set(mine) >= set(theirs) for mine, theirs in axes)
-
-
-def checked_grid(ranks: Any, lams: Any, mus: Any, n_init: Any) -> Grid:
-    """The grid in rising order and without repeats, or a refusal."""
-    if isinstance(n_init, bool) or not isinstance(n_init, Integral) or n_init < 2:
-        raise InputError(
-            f"n_init={n_init!r} is too few: stability compares pairs of starts, so give at least 2 (10 is usual)."
-        )
-    return Grid(checked_ranks(ranks), checked_weights(lams, "lams"), checked_weights(mus, "mus"), int(n_init))
-
-
-def checked_ranks(ranks: Any) -> tuple[int, ...]:
-    found = values_of(ranks, "ranks")
-    for rank in found:
-        if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
-            raise InputError(f"ranks holds {rank!r}: every rank must be a whole number of at least 1.")
-    return tuple(sorted({int(rank) for rank in found}))
-
-
-def checked_weights(values: Any, name: str) -> tuple[float, ...]:
-    found = values_of(values, name)
-    for value in found:
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-            raise InputError(f"{name} holds {value!r}: every weight must be a finite number, zero or more.")
-    return tuple(sorted({abs(float(value)) for value in found}))  # abs: −0.0 is 0.0
-
-
-def values_of(values: Any, name: str) -> list[Any]:
-    """A number or several, as a list that is not empty."""
-    if isinstance(values, Real):
-        values = [values]
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InputError(f"{name} must be a number or several: give for example {name}=[3, 4, 5].")
-    found = list(values)
-    if not found:
-        raise InputError(f"{name} is empty, so the grid has no cell: give at least one value.")
-    if len(found) > MOST_RANKS:
-        raise InputError(f"{name} has {len(found):,} values: at most {MOST_RANKS:,} are taken.")
-    return found
+        return self.n_init >= other.n_init and all(set(values) >= set(others) for values, others in axes)
 
 
 @dataclass(frozen=True)
-class Fitting:
+class FitSettings:
     """What all fits of a selection have in common."""
 
     init: str = "mixed"
@@ -139,39 +85,79 @@ class Fitting:
     dtype: str = "float64"
     random_state: int = 0
 
-    def init_of(self, task: Task) -> str:
-        """How this fit starts; "mixed" takes turns, since starts of one kind may all miss the same thing."""
+    def task_init(self, task: Task) -> str:
+        """The initialisation of this fit; "mixed" alternates, since starts of one kind may share a blind spot."""
         return self.init if self.init != "mixed" else ("nmf", "random")[task.number % 2]
 
     def seed(self, task: Task) -> int:
         """The `random_state` of this fit.
 
-        Neither weights nor the rest of the grid are in it: a cell keeps its bits when the grid grows, and cells
-        that differ in weights only set out from the same places.
+        It depends neither on the weights nor on the rest of the grid: a cell keeps its bits when the grid is extended,
+        and cells that differ only in weights have the same starting points.
         """
-        return self.number_from(STREAMS[task.kind], task.rank, task.number)
+        key = [self.random_state, STREAMS[task.kind], task.rank, task.number]
+        return int(np.random.SeedSequence(key).generate_state(1)[0])
 
     def rng(self, task: Task) -> np.random.Generator:
-        """Which patients a bootstrap or a half holds: the same for every rank, so that ranks can be compared.
+        """Draws the patients of a bootstrap sample or a half: the same for every rank, so that ranks can be compared.
 
-        Halves come in pairs, 2s and 2s + 1, that share out the patients."""
+        Halves 2s and 2s + 1 are a partition of the patients.
+        """
         draw = task.number // 2 if task.kind == HALF else task.number
         return np.random.default_rng([self.random_state, 1000 + STREAMS[task.kind], draw])
 
-    def number_from(self, *key: int) -> int:
-        return int(np.random.SeedSequence([self.random_state, *key]).generate_state(1)[0])
+
+def checked_grid(ranks: Any, lams: Any, mus: Any, n_init: Any) -> Grid:
+    """Return the grid in increasing order and without repeats, or raise InputError."""
+    if isinstance(n_init, bool) or not isinstance(n_init, Integral) or n_init < 2:
+        raise InputError(
+            f"n_init={n_init!r} is too few: stability compares pairs of starts, so give at least 2 (10 is usual)."
+        )
+    return Grid(checked_ranks(ranks), checked_weights(lams, "lams"), checked_weights(mus, "mus"), int(n_init))
 
 
-def checked_count(value: Any, name: str, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+def checked_ranks(ranks: Any) -> tuple[int, ...]:
+    values = as_list(ranks, "ranks")
+    for rank in values:
+        if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
+            raise InputError(f"ranks contains {rank!r}: every rank must be an integer of at least 1.")
+    return tuple(sorted({int(rank) for rank in values}))
+
+
+def checked_weights(weights: Any, name: str) -> tuple[float, ...]:
+    values = as_list(weights, name)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+            raise InputError(
+                f"{name} contains {value!r}: every weight must be a finite number, zero or more."
+            )
+    return tuple(sorted({abs(float(value)) for value in values}))  # abs: −0.0 is 0.0
+
+
+def as_list(values: Any, name: str) -> list[Any]:
+    """Return one number or several as a list that is not empty."""
+    if isinstance(values, Real):
+        values = [values]
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InputError(f"{name} must be a number or several: give for example {name}=[3, 4, 5].")
+    items = list(values)
+    if not items:
+        raise InputError(f"{name} is empty, so the grid has no cell: give at least one value.")
+    if len(items) > MAX_VALUES:
+        raise InputError(f"{name} has {len(items):,} values: give at most {MAX_VALUES:,}.")
+    return items
+
+
+def checked_count(value: Any, name: str, minimum: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise InputError(f"{name}={value!r} must be an integer of at least {minimum}.")
     return int(value)
 
 
 def checked_seed(random_state: Any) -> int:
     if isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0:
         raise InputError(
-            f"random_state={random_state!r} must be a whole number, zero or more: a selection that is continued "
-            "later has to draw the same starts again."
+            f"random_state={random_state!r} must be an integer, zero or more: a selection that is resumed has to draw "
+            "the same starts again."
         )
     return int(random_state)

@@ -1,29 +1,98 @@
-"""One-to-one matching of two sets of phenotypes, by their temporal definitions."""
+"""One-to-one matching of phenotypes between fits, and what follows from it: consensus and reproducibility."""
 
-from typing import NamedTuple
+import copy
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from phenotaste import metrics
-from phenotaste.selection.files import Result
+from phenotaste.cohort import Cohort
+from phenotaste.selection.fits import Result
+from phenotaste.taste import TASTE
 
-FOUND = 0.8  # the cosine from which a phenotype counts as found again
+if TYPE_CHECKING:
+    import pandas as pd
+
+MIN_COSINE = 0.8  # with its partner, from which a phenotype counts as reproduced
+STARTS, BOOTSTRAP = "starts", "bootstrap"
+COLUMNS = ["phenotype", "kind", "factor", "similarity"]
 
 
 class Matched(NamedTuple):
-    """For each phenotype of one set: its partner in the other, and how alike they are."""
+    """For each phenotype of a reference: its partner in another fit, and their similarity."""
 
     partner: np.ndarray
     V: np.ndarray  # cosines of the temporal definitions
-    F: np.ndarray | None  # cosines of the partners' static definitions; None where there are none
+    F: np.ndarray | None  # cosines of the partners' static definitions
 
 
-def matched(mine: Result, theirs: Result) -> Matched:
-    """The matching with the highest sum of cosines on V; F follows it, so that both speak of the same phenotype."""
-    cosines = metrics.cosines(mine.V, theirs.V)
+def match(reference: Result, other: Result) -> Matched:
+    """Return the matching with the highest sum of cosines on V; F follows that matching."""
+    cosines = metrics.cosines(reference.V, other.V)
     rows, partner = linear_sum_assignment(-cosines)
     static = None
-    if mine.F is not None and theirs.F is not None:
-        static = metrics.cosines(mine.F, theirs.F)[rows, partner]
+    if reference.F is not None and other.F is not None:
+        static = metrics.cosines(reference.F, other.F)[rows, partner]
     return Matched(partner, cosines[rows, partner], static)
+
+
+def evidence(best: Result, others: Iterable[Result], resampled: Iterable[Result]) -> "pd.DataFrame":
+    """Return the cosine with the partner, one row for each phenotype, comparison and factor."""
+    import pandas as pd
+
+    rows: list[tuple[int, str, str, float]] = []
+    for kind, results in ((STARTS, others), (BOOTSTRAP, resampled)):
+        for result in results:
+            matched = match(best, result)
+            for factor, cosines in (("V", matched.V), ("F", matched.F)):
+                if cosines is not None:
+                    rows += [(r + 1, kind, factor, float(cosine)) for r, cosine in enumerate(cosines)]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.sort_values(COLUMNS[:3], ascending=[True, False, False], kind="stable", ignore_index=True)
+
+
+def reproducibility(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Summarise the evidence: the fraction of comparisons that reproduce a phenotype, and quantiles of its cosines."""
+    groups = table.groupby(COLUMNS[:3], sort=False)["similarity"]
+    summary = groups.agg(
+        comparisons="size",
+        reproducibility=lambda cosines: float(np.mean(cosines >= MIN_COSINE)),
+        minimum="min",
+        lower_quartile=lambda cosines: float(np.quantile(cosines, 0.25)),
+        median="median",
+    )
+    return summary.reset_index()
+
+
+def average(best: Result, others: Sequence[Result]) -> Result:
+    """Average each phenotype of the best start with its partners in the others; columns of V have unit norm."""
+    pairs = [(best, np.arange(best.V.shape[1])), *((other, match(best, other).partner) for other in others)]
+    V = unit_columns(np.mean([unit_columns(result.V[:, columns]) for result, columns in pairs], axis=0))
+    static = [result.F[:, columns] for result, columns in pairs if result.F is not None]
+    F = np.mean(static, axis=0) if static else None
+    # Only HᵀH is identified, so that it is what is averaged; its symmetric square root is an H that has it.
+    cross = [result.H[:, columns].T @ result.H[:, columns] for result, columns in pairs]
+    values, vectors = np.linalg.eigh(np.mean(cross, axis=0))
+    H = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return Result(V, F, H, {})
+
+
+def unit_columns(matrix: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(matrix, axis=0)
+    return matrix / np.where(norms > 0, norms, 1.0)
+
+
+def consensus_model(best: TASTE, consensus: Result, cohort: Cohort) -> TASTE:
+    """Return the best start's model with the consensus definitions and the scores that they give the patients."""
+    model = copy.copy(best)
+    model.V_, model.F_, model.H_ = consensus.V, consensus.F, consensus.H
+    scored = model.project(cohort)
+    model.W_, model.U_ = scored.W, scored.U
+    model.loss_curve_ = np.array([scored.loss])
+    model.n_iter_, model.converged_, model.outcome_ = 1, False, "stopped"  # it was averaged, not fitted
+    model.rmse_, model.cpi_ = metrics.rmse(model, cohort), metrics.cpi(model)
+    if hasattr(best, "score_totals_"):
+        model.score_totals_ = scored.W.sum(axis=0)
+    return model

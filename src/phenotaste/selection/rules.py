@@ -1,7 +1,7 @@
-"""Rules that name the best cell of a table, each a function from rows to one of them.
+"""Rules that choose a cell of the grid, each a function from the rows of the table to the label of one.
 
-The paper's looks at the whole grid. The others look at one row for each rank: that of the weights with the lowest
-dissimilarity among those that keep the phenotypes unique, because weights that let uniqueness go look stable too.
+The paper's rule reads the complete grid. The others read one row per rank, that of the weights with the lowest
+dissimilarity among those with unique phenotypes, because weights that give up uniqueness can be stable too.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from phenotaste.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-CPI_FLOOR = 0.9  # below it cross-product invariance, and with it uniqueness, does not hold
-FOUND_SHARE = 0.8  # of the other starts, in which every phenotype must be found again
+MIN_CPI = 0.9  # below it cross-product invariance, and with it uniqueness, does not hold
+MIN_REPRODUCIBILITY = 0.8  # of every phenotype, as a fraction of the other starts
 
 
 def stability(rows: "pd.DataFrame") -> Any:
-    """The paper's: the lowest mean dissimilarity between starts, over the whole grid."""
+    """The paper's: the lowest mean dissimilarity between starts, over the complete grid."""
     return rows["dissimilarity"].idxmin()
 
 
@@ -30,10 +30,12 @@ def one_standard_error(ranks: "pd.DataFrame") -> Any:
     return last_rank(ranks[ranks["dissimilarity"] <= lowest["dissimilarity"] + error])
 
 
-def found_again(ranks: "pd.DataFrame") -> Any:
-    """The largest rank all of whose phenotypes are found again in nearly all other starts."""
-    need = min(FOUND_SHARE, ranks["found_again"].max())  # where none is, those that come nearest
-    return last_rank(ranks[ranks["found_again"] >= need])
+def reproducibility(ranks: "pd.DataFrame") -> Any:
+    """The largest rank whose phenotypes are all reproduced by at least 80 % of the other starts."""
+    needed = min(
+        MIN_REPRODUCIBILITY, ranks["reproducibility"].max()
+    )  # where no rank has it, the closest ones
+    return last_rank(ranks[ranks["reproducibility"] >= needed])
 
 
 def rmse_elbow(ranks: "pd.DataFrame") -> Any:
@@ -46,46 +48,46 @@ def rmse_elbow(ranks: "pd.DataFrame") -> Any:
 
 
 def cpi_floor(ranks: "pd.DataFrame") -> Any:
-    """The largest rank whose phenotypes are still as good as unique (mean CPI of at least 0.9)."""
-    above = ranks[ranks["cpi"] >= CPI_FLOOR]
-    return last_rank(above) if len(above) else ranks["cpi"].idxmax()
+    """The largest rank whose phenotypes are still close to unique (mean CPI of at least 0.9)."""
+    unique = ranks[ranks["cpi"] >= MIN_CPI]
+    return last_rank(unique) if len(unique) else ranks["cpi"].idxmax()
 
 
 class Rule(NamedTuple):
     choose: Callable[["pd.DataFrame"], Any]
-    by_rank: bool = True  # whether it is given one row for each rank, or all
-    holdout: bool = False  # whether it looks at hold-out fits
+    by_rank: bool = True  # whether it reads one row per rank, or all
+    holdout: bool = False  # whether it needs hold-out fits
 
 
 RULES: dict[str, Rule] = {
-    "found-again": Rule(found_again),
+    "reproducibility": Rule(reproducibility),
     "stability": Rule(stability, by_rank=False),
     "one-standard-error": Rule(one_standard_error),
     "rmse-elbow": Rule(rmse_elbow),
     "cpi-floor": Rule(cpi_floor),
 }
-"""The rules that `select` knows, by name; "found-again" is the one it takes unless told otherwise."""
+"""The rules of `select` by name; "reproducibility" is the default."""
 
-DEFAULT = "found-again"
+DEFAULT = "reproducibility"
 
 
 def checked_rule(name: Any) -> str:
     if name not in RULES:
-        raise InputError(f"rule={name!r} is not known: choose one of {', '.join(RULES)}.")
+        raise InputError(f"rule={name!r} does not exist: choose one of {', '.join(RULES)}.")
     return str(name)
 
 
 def choose(name: str, table: "pd.DataFrame") -> Any:
-    """The label of the row that the rule names; of equal ones the first, so the smallest rank and weights."""
+    """Return the label of the row that the rule chooses; among ties the first: the smallest rank and weights."""
     rule = RULES[name]
     return rule.choose(by_rank(name, table) if rule.by_rank else table[table["dissimilarity"].notna()])
 
 
 def by_rank(name: str, table: "pd.DataFrame") -> "pd.DataFrame":
-    """One row for each rank, in rising order: its most stable weights, of the unique ones but for the paper's rule."""
+    """Return one row per rank, in increasing order: the most stable weights, for most rules of the unique ones."""
     rows = table[table["dissimilarity"].notna()]
     if RULES[name].by_rank:
-        unique = rows["cpi"] >= CPI_FLOOR
+        unique = rows["cpi"] >= MIN_CPI
         rows = rows[unique | ~unique.groupby(rows["rank"]).transform("any")]
     return rows.loc[rows.groupby("rank", sort=True)["dissimilarity"].idxmin()]
 

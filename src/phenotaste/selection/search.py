@@ -1,28 +1,28 @@
-"""`select`: fit the grid, choose a cell, look for evidence, hand out the record."""
+"""`select`: fit the grid, choose a cell, collect evidence for its phenotypes."""
 
 import os
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from phenotaste import __version__
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import cohort_digest
 from phenotaste.errors import InputError
-from phenotaste.selection import rules
-from phenotaste.selection.consensus import consensus as consensus_of
-from phenotaste.selection.consensus import consensus_model
-from phenotaste.selection.evidence import evidence
-from phenotaste.selection.execution import Progress, Reporter, Source, private_folder, run_tasks
-from phenotaste.selection.files import Result, locked
-from phenotaste.selection.fits import estimator, fit
-from phenotaste.selection.folder import Folder
+from phenotaste.runs.folder import RunSettings
+from phenotaste.runs.progress import Progress, Reporter
+from phenotaste.selection import matching, rules
+from phenotaste.selection.execution import TEMPORARY_PREFIX, CohortSource, load_source, run_tasks
+from phenotaste.selection.fits import SelectionFolder, estimator, fit
 from phenotaste.selection.grid import (
     BOOTSTRAP,
     HALF,
     START,
     Cell,
-    Fitting,
+    FitSettings,
     Grid,
     Task,
     checked_count,
@@ -30,7 +30,8 @@ from phenotaste.selection.grid import (
     checked_seed,
 )
 from phenotaste.selection.selection import Selection
-from phenotaste.selection.table import table_of, write_table
+from phenotaste.selection.table import grid_table, write_table
+from phenotaste.storage.locks import temporary_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,83 +59,76 @@ def select(
     max_iter: int = 200,
     tol: float = 1e-4,
     dtype: Literal["float64", "float32"] = "float64",
-    callback: Callable[[Progress], object] | None = None,
+    callback: Callable[[Progress[Task]], object] | None = None,
 ) -> Selection:
     """Fit every cell of ranks × lams × mus from several starts, and choose a model.
 
     Parameters
     ----------
-    c : a cohort, or the folder of a saved one, which worker processes then share without a copy.
-    ranks, lams, mus : the grid; a number or several.
+    c : a cohort, or the folder of a saved one, which worker processes map without a copy.
+    ranks, lams, mus : the grid; one value or several along each axis.
     n_init : starts of each cell, at least two.
-    rule : the name of the rule that chooses the cell, of `selection.RULES`; within it the start with the lowest RMSE
-        is taken. "stability" is the paper's.
-    bootstraps : resamples of the patients on which the chosen cell is fitted again, as evidence for each phenotype.
-    holdout : times the patients are split into halves, each fitted and tried on the other, for every cell.
+    rule : the name of the rule that chooses the cell, one of `selection.RULES`; the model is the start of that cell
+        with the lowest RMSE. "stability" is the paper's.
+    bootstraps : bootstrap samples of the patients to which the chosen cell is fitted, as evidence for each phenotype.
+    holdout : how often the patients are split into halves; each half is fitted and the other projected, for every cell.
     consensus : also average the phenotypes over the starts of the chosen cell.
     out : folder for every finished fit, tables, figures and the best model; nothing in it is about a single patient.
-    resume : go on with what `out` holds; the end is the same, bit for bit, as without a break. The grid may grow.
-    jobs : processes; by default as many as there are cores, or fewer where the work is small or memory short.
-    random_state : a whole number. Seeds of the fits follow from it, from the rank and from the number of the start.
-    init, weights, normalize, solver, max_iter, tol, dtype : as in `TASTE`; "mixed" starts every second fit at random
-        and the others from NMF. `tol` is looser than TASTE's.
-    callback : called after each fit with a record (done, total, task, share, seconds_left).
+    resume : resume the selection in `out`; the result has the same bits as without an interruption. The grid may be
+        extended.
+    jobs : processes; by default the number of cores, or fewer if the fits are small or memory is short.
+    random_state : an integer. The seeds of the fits follow from it, the rank and the number of the start.
+    init, weights, normalize, solver, max_iter, tol, dtype : as in `TASTE`; "mixed" alternates between "nmf" and
+        "random" starts. `tol` is looser than TASTE's.
+    callback : called after each fit with a record (done, total, task, fraction, seconds_left).
 
     Examples
     --------
     >>> from phenotaste import selection, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-    >>> found = selection.select(cohort, ranks=[2, 3, 4], n_init=3)
-    >>> found.table[["rank", "lam", "mu", "starts"]].to_numpy().tolist()
+    >>> result = selection.select(cohort, ranks=[2, 3, 4], n_init=3)
+    >>> result.table[["rank", "lam", "mu", "starts"]].to_numpy().tolist()
     [[2.0, 0.1, 1.0, 3.0], [3.0, 0.1, 1.0, 3.0], [4.0, 0.1, 1.0, 3.0]]
-    >>> found.best.V_.shape == (30, found.rank)
+    >>> result.best.V_.shape == (30, result.rank)
     True
     """
     grid = checked_grid(ranks, lams, mus, n_init)
     rule = rules.checked_rule(rule)
     bootstraps, holdout = checked_count(bootstraps, "bootstraps"), checked_count(holdout, "holdout")
-    fitting = Fitting(init, weights, normalize, solver, max_iter, tol, dtype, checked_seed(random_state))
-    source = source_of(c)
-    check_fits(source.cohort, grid, fitting)
+    settings = FitSettings(init, weights, normalize, solver, max_iter, tol, dtype, checked_seed(random_state))
+    source = load_source(c)
+    check_fits(source.cohort, grid, settings)
     if jobs is not None:
-        checked_count(jobs, "jobs", least=1)
-    if (
-        out is not None
-        and source.path is not None
-        and Path(out).resolve().is_relative_to(source.path.resolve())
-    ):
-        # Results are for sharing, cohorts are not.
-        raise InputError(f"{out} lies within the cohort's folder: choose another place for the selection.")
+        checked_count(jobs, "jobs", minimum=1)
+    source.check_output(out, "selection")
     with ExitStack() as stack:
-        folder = Folder(stack.enter_context(private_folder()) if out is None else Path(out))
+        path = stack.enter_context(temporary_folder(TEMPORARY_PREFIX)) if out is None else Path(out)
+        folder = SelectionFolder(path)
         if out is not None:
-            stack.enter_context(locked(folder.path, "selection"))
-        folder.begin(source.cohort, grid, fitting, resume)
-        search = Search(source, grid, fitting, folder, rule, bootstraps, holdout, jobs, callback)
-        found = search.run(consensus)
+            stack.enter_context(folder.locked())
+        identity = {"cohort": cohort_digest(source.cohort)}
+        run = RunSettings(__version__, identity, {**asdict(settings), "grid": asdict(grid)})
+        folder.open(run, resume=resume)
+        search = Search(source, grid, settings, folder, rule, bootstraps, holdout, jobs, callback)
+        result = search.run(consensus)
         if out is not None:
-            found.save(folder)
-        return found
+            result.save(folder)
+        return result
 
 
+@dataclass
 class Search:
-    """One run of `select` on its way."""
+    """The steps of one call of `select`."""
 
-    def __init__(
-        self,
-        source: Source,
-        grid: Grid,
-        fitting: Fitting,
-        folder: Folder,
-        rule: str,
-        bootstraps: int,
-        holdout: int,
-        jobs: int | None,
-        callback: Callable[[Progress], object] | None,
-    ) -> None:
-        self.source, self.grid, self.fitting, self.folder = source, grid, fitting, folder
-        self.rule, self.bootstraps, self.holdout = rule, bootstraps, holdout
-        self.jobs, self.callback = jobs, callback
+    source: CohortSource
+    grid: Grid
+    settings: FitSettings
+    folder: SelectionFolder
+    rule: str
+    bootstraps: int
+    holdout: int
+    jobs: int | None
+    callback: Callable[[Progress[Task]], object] | None
 
     def run(self, consensus: bool) -> Selection:
         table = self.fit_grid()
@@ -142,37 +136,39 @@ class Search:
         row = table.loc[chosen]
         cell = Cell(int(row["rank"]), float(row["lam"]), float(row["mu"]))
         start = Task(START, *cell, int(row["best_start"]))
-        starts = self.results(self.grid.starts(cell))
+        starts = self.folder.load_all(self.grid.starts(cell))
         best_start, others = starts[start], [result for task, result in starts.items() if task != start]
         resampled = [Task(BOOTSTRAP, *cell, number) for number in range(self.bootstraps)]
         self.fit(resampled)
-        best = fit(self.source.cohort, start, self.fitting)
-        averaged = (
-            consensus_model(best, consensus_of(best_start, others), self.source.cohort) if consensus else None
+        best = fit(self.source.cohort, start, self.settings)
+        average = (
+            matching.consensus_model(best, matching.average(best_start, others), self.source.cohort)
+            if consensus
+            else None
         )
         return Selection(
             table=table.assign(chosen=table.index == chosen),
             best=best,
             rule=self.rule,
             start=start.number,
-            evidence=evidence(best_start, others, self.results(resampled).values()),
-            consensus=averaged,
+            evidence=matching.evidence(best_start, others, self.folder.load_all(resampled).values()),
+            consensus=average,
             definitions=[result.V for result in starts.values()],
         )
 
     def fit_grid(self) -> "pd.DataFrame":
-        """All fits that the choice looks at; what is finished when it is interrupted is left as a table."""
+        """Run all fits that the choice depends on; if interrupted, write the table of those that are finished."""
         tasks = [task for cell in self.grid.cells for task in [*self.grid.starts(cell), *self.halves(cell)]]
         try:
             self.fit(tasks, later=self.bootstraps)
         except KeyboardInterrupt:
-            write_table(self.folder, table_of(self.folder, self.grid, self.holdout))
+            write_table(self.folder, grid_table(self.folder, self.grid, self.holdout))
             raise
-        table = table_of(self.folder, self.grid, self.holdout)
+        table = grid_table(self.folder, self.grid, self.holdout)
         write_table(self.folder, table)
         if table["dissimilarity"].isna().all():
             raise InputError(
-                "No start gave definitions that can be compared: look for extreme values in the data."
+                "No start gave definitions that can be compared: check the data for extreme values."
             )
         return table
 
@@ -180,28 +176,20 @@ class Search:
         return [Task(HALF, *cell, number) for number in range(2 * self.holdout)]
 
     def fit(self, tasks: list[Task], later: int = 0) -> None:
-        missing = self.folder.unfinished(tasks)
-        report = Reporter(missing, len(tasks) - len(missing), later, self.callback)
-        run_tasks(self.source, missing, self.folder, self.fitting, self.jobs, report)
-
-    def results(self, tasks: list[Task]) -> dict[Task, Result]:
-        found = {task: self.folder.result(task) for task in tasks}
-        return {task: result for task, result in found.items() if result is not None}
-
-
-def source_of(c: Any) -> Source:
-    if isinstance(c, Cohort):
-        return Source(c, None)
-    if isinstance(c, str | os.PathLike):
-        return Source(Cohort.load(c), Path(c))
-    raise InputError(f"select works on a Cohort or the folder of one, not on {type(c).__name__}.")
-
-
-def check_fits(cohort: Cohort, grid: Grid, fitting: Fitting) -> None:
-    """Refuse before the long work what a fit would refuse, and say once what every fit would say."""
-    largest = Task(START, grid.ranks[-1], grid.lams[0], grid.mus[0], 0)
-    estimator(largest, fitting)._read(cohort)
-    if 0.0 in grid.mus:
-        warnings.warn(
-            "mu=0 drops the uniqueness term: the phenotypes found are one choice of many.", stacklevel=3
+        pending = self.folder.pending(tasks)
+        reporter = Reporter(
+            pending,
+            lambda task: task.cost,
+            self.callback,
+            finished=len(tasks) - len(pending),
+            later=later,
         )
+        run_tasks(self.source, pending, self.folder, self.settings, self.jobs, reporter.done)
+
+
+def check_fits(cohort: Cohort, grid: Grid, settings: FitSettings) -> None:
+    """Refuse at once what a fit would refuse, and warn once instead of in every fit."""
+    largest = Task(START, grid.ranks[-1], grid.lams[0], grid.mus[0], 0)
+    estimator(largest, settings)._read(cohort)
+    if 0.0 in grid.mus:
+        warnings.warn("mu=0 drops the uniqueness term: the phenotypes are not unique.", stacklevel=3)

@@ -1,4 +1,4 @@
-"""The paper's experiments, one question a file: each runs as `phenotaste study NAME`, on data anyone can have."""
+"""The paper's experiments on simulated and public data; each runs as `phenotaste study NAME`."""
 
 from phenotaste.studies.run import run
 from phenotaste.studies.study import NAMES, Options

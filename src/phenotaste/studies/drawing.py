@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.plotting import BLUE, BROWN, GREY, LIGHT_BLUE, ORANGE, legend_below, new_grid
-from phenotaste.studies.methods import LABELS, LETTER, PUBLISHED
+from phenotaste.studies.methods import AS_IN_PAPER, LABELS, PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 # Line styles tell variants of one method apart.
 STYLES: dict[str, dict[str, Any]] = {
     "TASTE": {"color": BLUE, "marker": "o", "linewidth": 2.0, "zorder": 5},
-    LETTER: {"color": LIGHT_BLUE, "marker": "o", "linewidth": 1.2, "linestyle": (0, (4, 2)), "zorder": 3},
+    AS_IN_PAPER: {
+        "color": LIGHT_BLUE,
+        "marker": "o",
+        "linewidth": 1.2,
+        "linestyle": (0, (4, 2)),
+        "zorder": 3,
+    },
     # Hollow, because Cohen+ on TASTE's core coincides with TASTE.
     "CohenPlus": {
         "color": ORANGE,

@@ -16,7 +16,7 @@ from phenotaste.plotting import (
 )
 from phenotaste.selection import rules
 from phenotaste.simulate.paper_phenotypes import PHENOTYPES
-from phenotaste.studies.study_page import fixed, markdown, shown, span
+from phenotaste.studies.study_page import fixed_mean_sd, format_duration, format_value, markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +84,7 @@ def shares(axis: "Axes", rows: "pd.DataFrame") -> None:
 
 def found(axis: "Axes", results: "pd.DataFrame") -> None:
     """How near each planted phenotype was found, by TASTE and by COPA with static features repeated."""
-    ours = phenotypes(results, five(results)).set_index("planted")["cosine"]
+    ours = phenotypes(results, planted_model(results)).set_index("planted")["cosine"]
     theirs = phenotypes(results, REPEATED).set_index("planted")["cosine"]
     for y, name in enumerate(PHENOTYPES):
         if name in ours.index and name in theirs.index:
@@ -111,8 +111,8 @@ def phenotypes(results: "pd.DataFrame", which: str) -> "pd.DataFrame":
     return results[(results["kind"] == "phenotype") & (results["which"] == which)]
 
 
-def five(results: "pd.DataFrame") -> str:
-    """The rows of the model with as many phenotypes as are planted."""
+def planted_model(results: "pd.DataFrame") -> str:
+    """Return the name of the model with the planted number of phenotypes."""
     return "planted number" if (results["which"] == "planted number").any() else "chosen"
 
 
@@ -122,30 +122,30 @@ def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
     chosen = grid.loc[rules.choose("stability", grid)]
     at_five = table[table["rank"] == PAPER_RANK].iloc[0]
     repeated = phenotypes(results, REPEATED)
-    ours = phenotypes(results, five(results))
+    taste = phenotypes(results, planted_model(results))
     fits = len(grid) * int(first.starts)
-    most = int((repeated["static_share"] > 0.5).sum())
+    dominated = int((repeated["static_share"] > 0.5).sum())
     return f"""
 ## What was run
 
 `simulate.heart_failure({int(first.patients)})`, cases only: {int(first.cases)} patients with {int(first.visits)}
 visits, 323 codes and 22 static features; the paper has 3 244 cases of 35 113. TASTE with {grid["rank"].min()} to
-{grid["rank"].max()} phenotypes, λ ∈ {{{several(grid["lam"])}}}, μ ∈ {{{several(grid["mu"])}}} (relative weights) and
-{int(first.starts)} starts: {fits} fits by `selection.select`, which took {span(grid["processor_seconds"].sum())} of
-processor time{after_a_break(results, grid)}.
+{grid["rank"].max()} phenotypes, λ ∈ {{{distinct(grid["lam"])}}}, μ ∈ {{{distinct(grid["mu"])}}} (relative weights) and
+{int(first.starts)} starts: {fits} fits by `selection.select`, which took
+{format_duration(grid["processor_seconds"].sum())} of processor time{interruption_note(results, grid)}.
 
 ## How many phenotypes
 
-The paper's rule, the lowest mean dissimilarity over the grid, names **{int(chosen["rank"])}** phenotypes here, with
+The paper's rule, the lowest mean dissimilarity over the grid, chooses **{int(chosen["rank"])}** phenotypes, with
 λ = {chosen["lam"]:g} and μ = {chosen["mu"]:g} (dissimilarity {chosen["dissimilarity"]:.2g}). On its own data the paper
-names {PAPER_RANK} with λ = {PAPER_LAM} and μ = {PAPER_MU}. Five are planted here; at five the dissimilarity is
-{at_five["dissimilarity"]:.2g}. What other rules name (docs/selection.md has how often each of them is right):
+chooses {PAPER_RANK} with λ = {PAPER_LAM} and μ = {PAPER_MU}. Five are planted here; at five the dissimilarity is
+{at_five["dissimilarity"]:.2g}. The choice of the other rules (docs/selection.md has the accuracy of each):
 
-{markdown(named(grid), ["rule", "phenotypes", "λ", "μ"])}
+{markdown(rule_choices(grid), ["rule", "phenotypes", "λ", "μ"])}
 
-At each number of phenotypes the most stable weights; results.csv has the whole grid:
+At each number of phenotypes the most stable weights; results.csv has the complete grid:
 
-{markdown(by_rank(table), ["phenotypes", "λ", "μ", "dissimilarity", "least found again", "RMSE", "CPI"])}
+{markdown(by_rank(table), ["phenotypes", "λ", "μ", "dissimilarity", "lowest reproducibility", "RMSE", "CPI"])}
 
 ## The phenotypes of the chosen model
 
@@ -153,24 +153,25 @@ At each number of phenotypes the most stable weights; results.csv has the whole 
 {planted_part(results)}
 ## Static features repeated on every visit
 
-COPA (+static) with {PAPER_RANK} phenotypes: V and F are rows of one factor, and weights are parts of its largest. The
-paper finds that static features dominate the definitions and that codes come close to 0. Measured: static features take
-{share_range(repeated)} of the squared weight of a phenotype, more than half in {most} of {len(repeated)}. The planted
-codes are found with a mean cosine of {repeated["cosine"].mean():.2f} (lowest {repeated["cosine"].min():.2f}); by TASTE
-with as many phenotypes, {ours["cosine"].mean():.2f} (lowest {ours["cosine"].min():.2f}).
+COPA (+static) with {PAPER_RANK} phenotypes: V and F are rows of one factor, and weights are relative to its largest.
+The paper finds that static features dominate the definitions and that codes are close to 0. Measured: static features
+have {share_range(repeated)} of the squared weight of a phenotype, more than half in {dominated} of {len(repeated)}. The
+planted codes are recovered with a mean cosine of {repeated["cosine"].mean():.2f} (lowest
+{repeated["cosine"].min():.2f}); by TASTE with the same number of phenotypes, {taste["cosine"].mean():.2f} (lowest
+{taste["cosine"].min():.2f}).
 
 {definitions(results, REPEATED)}
 """
 
 
-def after_a_break(results: "pd.DataFrame", grid: "pd.DataFrame") -> str:
-    """A selection that is gone on with keeps its fits; the time of its cell is only that of the last stretch."""
-    told = results.drop_duplicates("cell")["cell_processor_seconds"].sum()
-    whole = grid["processor_seconds"].sum()
-    return " (the run had a break: the last line counts what came after it)" if whole > told else ""
+def interruption_note(results: "pd.DataFrame", grid: "pd.DataFrame") -> str:
+    """Return a note if the study was resumed: the cell's time then excludes the fits of earlier runs."""
+    measured = results.drop_duplicates("cell")["cell_processor_seconds"].sum()
+    total = grid["processor_seconds"].sum()
+    return " (the run was interrupted: the last line excludes what came before)" if total > measured else ""
 
 
-def several(values: "pd.Series") -> str:
+def distinct(values: "pd.Series") -> str:
     return ", ".join(f"{value:g}" for value in sorted(values.unique()))
 
 
@@ -179,8 +180,8 @@ def share_range(rows: "pd.DataFrame") -> str:
     return f"{100 * low:.0f} to {100 * high:.0f} %"
 
 
-def named(grid: "pd.DataFrame") -> list[list[str]]:
-    """What each rule names."""
+def rule_choices(grid: "pd.DataFrame") -> list[list[str]]:
+    """Return the choice of each rule."""
     rows = []
     for name in rules.RULES:
         row = grid.loc[rules.choose(name, grid)]
@@ -194,37 +195,37 @@ def by_rank(table: "pd.DataFrame") -> list[list[str]]:
             str(int(row["rank"])),
             f"{row['lam']:g}",
             f"{row['mu']:g}",
-            fixed(row["dissimilarity"], row["dissimilarity_se"], 4),
-            f"{100 * row['found_again']:.0f} %",
-            shown(row["rmse"]),
-            fixed(row["cpi"]),
+            fixed_mean_sd(row["dissimilarity"], row["dissimilarity_se"], 4),
+            f"{100 * row['reproducibility']:.0f} %",
+            format_value(row["rmse"]),
+            fixed_mean_sd(row["cpi"]),
         ]
         for _, row in table.iterrows()
     ]
 
 
 def planted_part(results: "pd.DataFrame") -> str:
-    if five(results) == "chosen":
+    if planted_model(results) == "chosen":
         return ""
     rows = phenotypes(results, "planted number")
     row = rows.iloc[0]
     grid = results[results["kind"] == "grid"]
     same = (grid["rank"] == row["rank"]) & (grid["lam"] == row["lam"]) & (grid["mu"] == row["mu"])
-    again = grid.loc[same, "found_again"].iloc[0]
+    reproducibility = grid.loc[same, "reproducibility"].iloc[0]
     return f"""
-## With as many phenotypes as are planted
+## With the planted number of phenotypes
 
 {int(row["rank"])} phenotypes, λ = {row["lam"]:g}, μ = {row["mu"]:g}, the most stable weights at that number.
-The start with the lowest RMSE finds every planted phenotype's codes with a cosine of at least
-{rows["cosine"].min():.2f}; the least stable of these phenotypes is found again in {100 * again:.0f} % of the other
-starts, and that is what the rule looks at.
+The start with the lowest RMSE recovers the codes of every planted phenotype with a cosine of at least
+{rows["cosine"].min():.2f}; the least reproducible of these phenotypes has a partner in
+{100 * reproducibility:.0f} % of the other starts.
 
 {definitions(results, "planted number")}
 """
 
 
 def definitions(results: "pd.DataFrame", which: str) -> str:
-    """A table in the paper's layout for each phenotype: features with a weight of at least 0.1, static ones last."""
+    """Return a table for each phenotype in the paper's layout: features with a weight of at least 0.1."""
     features = results[(results["kind"] == "feature") & (results["which"] == which)]
     parts = []
     for row in phenotypes(results, which).to_dict("records"):

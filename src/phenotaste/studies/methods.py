@@ -1,4 +1,4 @@
-"""The three methods that the paper compares, made from a cell's words, and what is measured of a fit."""
+"""The three methods that the paper compares, as estimators, and what is measured of a fit."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from phenotaste.runs.resources import load_average, timed
 from phenotaste.studies.study import Cell, Row
 from phenotaste.taste import TASTE
 
-LETTER = "TASTE to the letter"  # absolute weights, no anchored scale, block pivoting, uniform start
+AS_IN_PAPER = "TASTE as in the paper"  # absolute weights, no normalisation, block pivoting, uniform start
 PUBLISHED = "CohenPlus as published"
 LABELS = {
     "TASTE": "TASTE",
-    LETTER: "TASTE, as the paper has it",
+    AS_IN_PAPER: "TASTE, as in the paper",
     "CohenPlus": "Cohen+",
     PUBLISHED: "Cohen+, as published",
     "CopaPlus": "COPA+",
@@ -21,12 +21,12 @@ LABELS = {
 
 
 def estimator(cell: Cell, threads: int | None, **settings: Any) -> Any:
-    """`method`, `rank`, `lam`, `mu`, `weights` and `seed` of the cell say which."""
+    """Return the estimator with the `method`, `rank`, `lam`, `mu`, `weights` and `seed` of the cell."""
     method, rank, lam = cell["method"], cell["rank"], cell["lam"]
     settings |= {"n_jobs": threads, "random_state": cell["seed"]}
     if method == "TASTE":
         return TASTE(rank, lam=lam, mu=cell["mu"], weights=cell["weights"], **settings)
-    if method == LETTER:
+    if method == AS_IN_PAPER:
         return TASTE(
             rank,
             lam=lam,
@@ -43,28 +43,28 @@ def estimator(cell: Cell, threads: int | None, **settings: Any) -> Any:
     return CohenPlus(rank, lam=lam, mu=cell["mu"], weights=cell["weights"], algorithm=algorithm, **settings)
 
 
-_warm: set[tuple[Any, ...]] = set()
+_compiled: set[tuple[Any, ...]] = set()
 
 
-def warm(cell: Cell, cohort: Cohort, threads: int | None, **settings: Any) -> None:
-    """One short fit before the first that is timed: kernels are compiled or loaded for each method and rank."""
+def warm_up(cell: Cell, cohort: Cohort, threads: int | None, **settings: Any) -> None:
+    """Fit once before the first timed fit, so that the kernels of each method and rank are compiled or loaded."""
     key = (cell["method"], cell["rank"], *settings.values())
-    if key not in _warm:
-        few = cohort[: min(len(cohort), 8)]
-        estimator(cell, threads, tol=0.0, max_iter=1, **settings).fit(few)
-        _warm.add(key)
+    if key not in _compiled:
+        small = cohort[: min(len(cohort), 8)]
+        estimator(cell, threads, tol=0.0, max_iter=1, **settings).fit(small)
+        _compiled.add(key)
 
 
-def fitted(model: Any, cohort: Cohort) -> tuple[Any, Row]:
-    """The fit, and what it took."""
-    busy = load_average()
+def timed_fit(model: Any, cohort: Cohort) -> tuple[Any, Row]:
+    """Fit, and return the model and the time taken."""
+    load = load_average()
     with timed() as taken:
         model.fit(cohort)
-    return model, {**taken, "load": busy}
+    return model, {**taken, "load": load}
 
 
 def quality(model: Any, cohort: Cohort) -> Row:
-    """Both readings of the RMSE, CPI, and how the fit ended."""
+    """Return the RMSE with both weights of static entries, the CPI, and how the fit ended."""
     return {
         "rmse": metrics.rmse(model, cohort),
         "rmse_one": metrics.rmse(model, cohort, static_weight="one"),
@@ -74,7 +74,7 @@ def quality(model: Any, cohort: Cohort) -> Row:
     }
 
 
-def ordered(names: Any) -> list[str]:
-    """Methods in the order in which they are always shown."""
-    there = set(names)
-    return [name for name in LABELS if name in there]
+def sort_methods(names: Any) -> list[str]:
+    """Return the methods in the order in which they are shown."""
+    present = set(names)
+    return [name for name in LABELS if name in present]

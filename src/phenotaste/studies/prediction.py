@@ -1,4 +1,4 @@
-"""The paper's Q3: how well do phenotype scores predict heart failure, by number of phenotypes and beside baselines?"""
+"""The paper's Q3: prediction of heart failure from phenotype scores, by number of phenotypes, with baselines."""
 
 from functools import lru_cache
 from importlib.util import find_spec
@@ -9,12 +9,13 @@ import numpy as np
 from phenotaste import simulate
 from phenotaste.cohort import Cohort
 from phenotaste.prediction.evaluation_tables import over_splits
-from phenotaste.prediction.methods import LABELS, TASTE_NAME, Grids
-from phenotaste.prediction.nested_split import run_cell
-from phenotaste.prediction.splits import draw_split
+from phenotaste.prediction.methods import LABELS, TASTE_NAME, TuningSettings
+from phenotaste.prediction.nested_split import SplitSettings, Task, run_split
+from phenotaste.prediction.split_cohorts import draw_split
 from phenotaste.studies import prediction_page
-from phenotaste.studies.study import Cell, Options, Row, Work
-from phenotaste.studies.summary import summarise
+from phenotaste.studies.cohorts import synpuf_heart_failure
+from phenotaste.studies.results import summarise
+from phenotaste.studies.study import Cell, CellContext, Options, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 NAME = "prediction"
 TITLE = "Predicting heart failure"
 QUESTION = (
-    "Definitions are learned from three quarters of the patients, everybody is scored with them, and a lasso logistic "
-    "regression predicts from the scores who will have heart failure: how good is that on patients it has never seen, "
-    "for how many phenotypes, and beside other methods?"
+    "Definitions are fitted to three quarters of the patients, all patients are projected onto them, and a lasso "
+    "logistic regression predicts heart failure from the scores: how well does that work for test patients, as a "
+    "function of the number of phenotypes, and compared with other methods?"
 )
 TIMED = False
 ACCEPTS = frozenset({"size", "splits", "synpuf"})
@@ -36,7 +37,7 @@ RANKED = (TASTE_NAME, "copa", "copa-static", "cntf")
 NEED_TORCH = ("cntf", "gru")
 MEASURED = ("auc", "auprc", "brier", "calibration_slope", "validation_auc")
 
-# laptop: what two cores do in half an hour; paper: its patients, its numbers of phenotypes, its grids (supplement).
+# laptop: half an hour on two cores; paper: its number of patients, numbers of phenotypes and grids (supplement).
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"patients": 300, "ranks": (4,), "lams": "0.1", "mus": "1.0", "epochs": 1, "iterations": 2},
     "laptop": {"patients": 2000, "ranks": (5, 10, 20), "lams": "0.01 0.1 1.0", "mus": "1.0", "epochs": 10,
@@ -51,7 +52,7 @@ def cells(options: Options) -> list[Cell]:
     size = SIZES[name]
     splits = options.splits or (2 if options.quick else 5)
     cohorts = [*STATIC_RISK, *([SYNPUF] if options.synpuf else [])]
-    there = [method for method in LABELS if method not in NEED_TORCH or find_spec("torch")]
+    available = [method for method in LABELS if method not in NEED_TORCH or find_spec("torch")]
     return [
         {
             "cohort": cohort,
@@ -67,7 +68,7 @@ def cells(options: Options) -> list[Cell]:
         }
         for cohort in cohorts
         for split in range(splits)
-        for method in there
+        for method in available
         for rank in (size["ranks"] if method in RANKED else (None,))
     ]
 
@@ -78,34 +79,27 @@ def cost(cell: Cell) -> float:
     return fits * weight.get(cell["method"], 1.0) + 0.5
 
 
-def run(cell: Cell, work: Work) -> Row:
-    cohort = cohort_of(cell["cohort"], cell["patients"], cell["seed"], work.options.synpuf)
+def run(cell: Cell, context: CellContext) -> Row:
+    cohort = load_cohort(cell["cohort"], cell["patients"], cell["seed"], context.options.synpuf)
     case = np.asarray(cohort.labels) == 1
     split = draw_split(case, cell["split"], cell["seed"])
-    found = run_cell(
-        cohort,
-        case,
-        split,
-        cell["method"],
-        grids_of(cell),
-        number=cell["split"],
-        random_state=cell["seed"],
-        resamples=0,
-        threads=work.threads,
+    settings = SplitSettings(
+        tuning_settings(cell), random_state=cell["seed"], resamples=0, threads=context.threads
     )
-    kept = {name: found.figures[name] for name in (*MEASURED, "calibration_intercept", "lam", "mu", "C")}
+    result = run_split(cohort, case, Task(cell["method"], cell["split"]), settings)
+    kept = {name: result.figures[name] for name in (*MEASURED, "calibration_intercept", "lam", "mu", "C")}
     shape = {"features": cohort.n_features, "static": cohort.n_static, "visits": cohort.n_visits}
-    counts = {"n_patients": len(cohort), "n_cases": int(case.sum()), "n_tested": len(split.test)}
-    return kept | counts | shape | {"n_tested_cases": int(case[split.test].sum())}
+    counts = {"n_patients": len(cohort), "n_cases": int(case.sum()), "n_test": len(split.test)}
+    return kept | counts | shape | {"n_test_cases": int(case[split.test].sum())}
 
 
-def grids_of(cell: Cell) -> Grids:
+def tuning_settings(cell: Cell) -> TuningSettings:
     own = {"max_epochs": cell["epochs"], "patience": 5} if cell["epochs"] else {}
     if cell["iterations"]:
         own["max_iter"] = cell["iterations"]
     weights: dict[str, Any] = {name: numbers(cell[name]) for name in ("lams", "mus") if cell[name]}
-    more = {cell["method"]: own} if own else {}
-    return Grids(ranks=(cell["rank"] or 1,), more=more, **weights)
+    extra = {cell["method"]: own} if own else {}
+    return TuningSettings(ranks=(cell["rank"] or 1,), extra=extra, **weights)
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -113,23 +107,21 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=2)
-def cohort_of(name: str, patients: int | None, seed: int, synpuf: str | None) -> Cohort:
+def load_cohort(name: str, patients: int | None, seed: int, synpuf: str | None) -> Cohort:
     if patients is None:
-        from phenotaste.studies.incident import incident_heart_failure
-
-        return incident_heart_failure(str(synpuf))
+        return synpuf_heart_failure(str(synpuf))
     return simulate.heart_failure(patients, seed, static_risk=STATIC_RISK[name])[0]
 
 
 def table(results: "pd.DataFrame") -> "pd.DataFrame":
-    """A row for each cohort, method and number of phenotypes, with the interval of the mean AUC over the splits."""
+    """Return the means and the interval of the AUC over splits, by cohort, method and number of phenotypes."""
     import pandas as pd
 
     keys = ["cohort", "method", "rank"]
-    found = summarise(results, keys, MEASURED)
+    summary = summarise(results, keys, MEASURED)
     groups = results.groupby(keys, sort=False, dropna=False)["auc"]
     bounds = pd.DataFrame([over_splits(values.tolist(), "auc") for _, values in groups])
-    return found.join(bounds)
+    return summary.join(bounds)
 
 
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":

@@ -8,22 +8,22 @@ from phenotaste.plotting import error_line, legend_below, set_labels
 from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.figures import COLOURS, DASHES
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
-from phenotaste.prediction.splits import VALIDATION
+from phenotaste.prediction.split_cohorts import VALIDATION
 from phenotaste.studies import drawing
-from phenotaste.studies.study_page import fixed, markdown
+from phenotaste.studies.study_page import fixed_mean_sd, markdown
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# Of the paper: the caption of its figure on AUC, and the text below it.
+# From the paper: the caption of its figure on AUC, and the text below it.
 PAPER = {"raw": 0.7426, "raw-static": 0.7498, "gru": 0.7547, TASTE_NAME: 0.7554}
 PAPER_RANK, PAPER_PATIENTS = 80, 35_113
 LONG_TRAINING = 50  # epochs
-STATIC_RISK = 3.0  # of the second simulated cohort, times the default of simulate.heart_failure
+STATIC_RISK = 3.0  # of the second simulated cohort, relative to the default of simulate.heart_failure
 COHORTS = {
-    "phenotypes alone": "simulated: risk follows from phenotypes alone",
-    "static features too": "simulated: risk follows from static features too",
+    "phenotypes alone": "simulated: risk depends on phenotypes only",
+    "static features too": "simulated: risk also depends on static features",
     "DE-SynPUF": "DE-SynPUF: incident heart failure",
 }
 
@@ -58,53 +58,54 @@ def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
     cohorts = list(dict.fromkeys(results["cohort"]))
     parts = [
         "## What was run",
-        what_was_run(results, splits),
+        protocol(results, splits),
         data_table(results),
-        "## Beside the paper",
-        f"The paper has AUC {PAPER['raw']} for codes alone, {PAPER['raw-static']} with static features, {PAPER['gru']} "
-        f"for the recurrent network and {PAPER[TASTE_NAME]} for TASTE with {PAPER_RANK} phenotypes, on data of Sutter "
-        "Health that cannot be had, and TASTE above COPA, COPA with static features and CNTF throughout. It gives no "
-        "intervals.",
-        f"Measured here, with the number of phenotypes of the best validation AUC on each split: mean of {splits} "
-        "splits, and in brackets the 95 % interval of the mean over splits (Nadeau and Bengio 2003: splits share "
-        "patients).",
+        "## Comparison with the paper",
+        f"The paper reports AUC {PAPER['raw']} for codes alone, {PAPER['raw-static']} with static features, "
+        f"{PAPER['gru']} for the recurrent network and {PAPER[TASTE_NAME]} for TASTE with {PAPER_RANK} phenotypes, on "
+        "data of Sutter Health that are not public, and TASTE above COPA, COPA with static features and CNTF "
+        "throughout. It gives no intervals.",
+        f"Measured, with the number of phenotypes that has the highest validation AUC on each split: mean of {splits} "
+        "splits, and in brackets the 95 % interval of the mean over splits (Nadeau and Bengio 2003), which accounts "
+        "for splits that share patients.",
         chosen_table(best, cohorts),
-        "TASTE's AUC less that of the others, split by split:",
+        "Difference between TASTE's AUC and that of the others, paired by split:",
         difference_table(best, cohorts),
         "\n".join(verdict(best, cohort) for cohort in cohorts),
         "## By number of phenotypes",
         "Mean ± standard deviation over the splits:",
         *[rank_table(table, cohort) for cohort in cohorts],
         "## Other measures",
-        "At the chosen number of phenotypes: mean ± standard deviation, of the calibration slope the median and the "
-        "extremes, since a strong lasso may leave hardly any spread of risks to calibrate. AUPRC is to be held "
-        "against the share of cases; the slope is 1 for risks that are neither too extreme nor too timid.",
+        "At the chosen number of phenotypes: mean ± standard deviation, and for the calibration slope the median and "
+        "the range, since it is unstable where a strong lasso leaves nearly equal risks. Compare AUPRC with the "
+        "fraction of cases. The slope is below 1 for risks that are too extreme and above 1 for risks that are too "
+        "moderate.",
         *[measures_table(best, cohort) for cohort in cohorts],
-        "## What to make of it",
+        "## Interpretation",
         discussion(results, table, best),
     ]
     return "\n\n".join(parts)
 
 
-def what_was_run(results: "pd.DataFrame", splits: int) -> str:
-    ours = results[results["method"] == TASTE_NAME].iloc[0]
+def protocol(results: "pd.DataFrame", splits: int) -> str:
+    taste = results[results["method"] == TASTE_NAME].iloc[0]
     ranks = ", ".join(f"{rank:g}" for rank in sorted(results["rank"].dropna().unique()))
     methods = set(results["method"])
     networks = results[results["epochs"].notna()]
     sentences = [
-        f"{splits} splits into 75 % to learn from, 10 % to tune by and 15 % to test on, either class alike. "
-        f"{ranks} phenotypes. TASTE's weights are relative (λ of {listed(ours['lams'])}, μ of {listed(ours['mus'])}); "
-        "these and the strength of the lasso (0.01 to 10000 in powers of ten) are chosen by the AUC on the validation "
-        "part, as in the supplement. Training, validation and test patients are all scored with the definitions "
-        "fixed; scores are divided by their standard deviation in training. COPA, and COPA with static features "
-        "repeated on every visit, end in the same regression; codes alone, and codes and static features, are that "
-        "regression on what a patient ever had.",
+        f"{splits} stratified splits into 75 % training, 10 % validation and 15 % test patients. "
+        f"{ranks} phenotypes. TASTE's weights are relative (λ of {listed(taste['lams'])}, μ of "
+        f"{listed(taste['mus'])}); these and the strength of the lasso (0.01 to 10000 in powers of ten) are chosen by "
+        "the validation AUC, as in the supplement. Training, validation and test patients are all projected onto the "
+        "definitions; scores are divided by their standard deviation in training. COPA, and COPA with static features "
+        "repeated on every visit, are followed by the same regression; codes alone, and codes and static features, are "
+        "that regression on the codes that a patient ever had.",
     ]
     if len(networks):
         epochs = int(networks["epochs"].max())
         rounds = results["iterations"].dropna()
         sentences.append(
-            f"The GRU reads visits in order, {epochs} epochs at most"
+            f"The GRU reads the sequence of visits, for at most {epochs} epochs"
             + (
                 f"; CNTF is factorised in {int(rounds.max())} iterations, and an LSTM reads its courses."
                 if len(rounds)
@@ -112,12 +113,12 @@ def what_was_run(results: "pd.DataFrame", splits: int) -> str:
             )
         )
     if not {"cntf", "gru"} <= methods:
-        sentences.append("CNTF and the GRU need torch, which was not there: they were left out.")
+        sentences.append("CNTF and the GRU require torch, which was not installed: they were left out.")
     return " ".join(sentences)
 
 
 def listed(numbers: Any) -> str:
-    """Numbers of a cell: a CSV file gives a single one back as a number."""
+    """Format the numbers of a cell, which are a number in the CSV file if there is only one."""
     return ", ".join(f"{float(part):g}" for part in str(numbers).split())
 
 
@@ -125,16 +126,16 @@ def data_table(results: "pd.DataFrame") -> str:
     rows = []
     for cohort, part in results.groupby("cohort", sort=False):
         row = part.iloc[0]
-        share = f"{row['n_cases']:,} ({row['n_cases'] / row['n_patients']:.1%})"
+        cases = f"{row['n_cases']:,} ({row['n_cases'] / row['n_patients']:.1%})"
         sizes = [row["n_patients"], row["visits"], row["features"], row["static"]]
-        tested = f"{row['n_tested']:,}, of whom {row['n_tested_cases']:,} cases"
-        rows.append([COHORTS[str(cohort)], *[f"{size:,}" for size in sizes], share, tested])
-    header = ["", "patients", "visits", "codes", "static features", "cases", "tested on at a time"]
+        test = f"{row['n_test']:,}, of whom {row['n_test_cases']:,} cases"
+        rows.append([COHORTS[str(cohort)], *[f"{size:,}" for size in sizes], cases, test])
+    header = ["", "patients", "visits", "codes", "static features", "cases", "test patients per split"]
     return markdown(rows, header)
 
 
 def best_of(results: "pd.DataFrame") -> "pd.DataFrame":
-    """For each cohort, method and split the number of phenotypes with the best validation AUC; few before many."""
+    """Return the rows with the highest validation AUC for each cohort, method and split; few phenotypes win ties."""
     ordered = results.sort_values(["rank"], kind="stable")
     keys = ["cohort", "method", "split"]
     where = ordered.groupby(keys, sort=False)["validation_auc"].idxmax()
@@ -167,24 +168,24 @@ def chosen_table(best: "pd.DataFrame", cohorts: list[str]) -> str:
 
 def gaps(best: "pd.DataFrame", cohort: str, method: str) -> list[float]:
     pairs = zip(aucs(best, cohort, TASTE_NAME), aucs(best, cohort, method), strict=True)
-    return [ours - theirs for ours, theirs in pairs]
+    return [taste - other for taste, other in pairs]
 
 
 def difference_table(best: "pd.DataFrame", cohorts: list[str]) -> str:
     rows = []
     for method in methods_of(best):
         if method != TASTE_NAME:
-            found = [gaps(best, cohort, method) for cohort in cohorts]
+            differences = [gaps(best, cohort, method) for cohort in cohorts]
             cells = [
                 f"{with_interval(gap, 'gap', '+')}, higher in {sum(np.array(gap) > 0)} of {len(gap)}"
-                for gap in found
+                for gap in differences
             ]
             rows.append([LABELS[method], *cells])
     return markdown(rows, ["", *[COHORTS[cohort] for cohort in cohorts]])
 
 
 def verdict(best: "pd.DataFrame", cohort: str) -> str:
-    """In words which differences the intervals tell from nothing."""
+    """State which differences from zero the intervals exclude."""
     above: list[str] = []
     below: list[str] = []
     alike: list[str] = []
@@ -194,16 +195,16 @@ def verdict(best: "pd.DataFrame", cohort: str) -> str:
         bounds = over_splits(gaps(best, cohort, method), "gap")
         low, high = bounds["gap_splits_low"], bounds["gap_splits_high"]
         (above if low > 0 else below if high < 0 else alike).append(LABELS[method])
-    said = [
+    clauses = [
         f"{word} {joined(names)}"
         for word, names in (
             ("is above", above),
             ("is below", below),
-            ("cannot be told apart by these splits from", alike),
+            ("does not differ detectably from", alike),
         )
         if names
     ]
-    return f"- *{COHORTS[cohort]}*: TASTE {'; it '.join(said)}."
+    return f"- *{COHORTS[cohort]}*: TASTE {'; it '.join(clauses)}."
 
 
 def joined(names: list[str]) -> str:
@@ -217,7 +218,10 @@ def rank_table(table: "pd.DataFrame", cohort: str) -> str:
     for method in dict.fromkeys(rows["method"]):
         part = rows[rows["method"] == method].set_index("rank")
         lines.append(
-            [LABELS[method], *[fixed(part.at[rank, "auc_mean"], part.at[rank, "auc_sd"]) for rank in ranks]]
+            [
+                LABELS[method],
+                *[fixed_mean_sd(part.at[rank, "auc_mean"], part.at[rank, "auc_sd"]) for rank in ranks],
+            ]
         )
     return markdown(lines, [COHORTS[cohort], *[f"R = {rank:g}" for rank in ranks]])
 
@@ -226,7 +230,7 @@ def measures_table(best: "pd.DataFrame", cohort: str) -> str:
     rows = []
     for method in methods_of(best):
         part = best[(best["cohort"] == cohort) & (best["method"] == method)]
-        cells = [fixed(part[name].mean(), part[name].std()) for name in ("auprc", "brier")]
+        cells = [fixed_mean_sd(part[name].mean(), part[name].std()) for name in ("auprc", "brier")]
         slope = part["calibration_slope"]
         rows.append(
             [LABELS[method], *cells, f"{slope.median():.2f} ({slope.min():.2f} to {slope.max():.2f})"]
@@ -235,7 +239,7 @@ def measures_table(best: "pd.DataFrame", cohort: str) -> str:
 
 
 def discussion(results: "pd.DataFrame", table: "pd.DataFrame", best: "pd.DataFrame") -> str:
-    """What the planted risk lets one expect, and what was measured."""
+    """Compare what was measured with what the simulated risk implies."""
     first, second = "phenotypes alone", "static features too"
     gain = {
         cohort: float(np.subtract(aucs(best, cohort, "raw-static"), aucs(best, cohort, "raw")).mean())
@@ -243,51 +247,51 @@ def discussion(results: "pd.DataFrame", table: "pd.DataFrame", best: "pd.DataFra
     }
     copa = {cohort: float(np.mean(gaps(best, cohort, "copa"))) for cohort in (first, second)}
     repeated = {cohort: ends(table, cohort, "copa-static") for cohort in (first, second)}
-    ours = {cohort: fixed_ranks(table, cohort, TASTE_NAME) for cohort in (first, second)}
+    taste = {cohort: fixed_ranks(table, cohort, TASTE_NAME) for cohort in (first, second)}
     chosen = {cohort: float(np.mean(aucs(best, cohort, TASTE_NAME))) for cohort in (first, second)}
     row = results[results["cohort"] == first].iloc[0]
-    tuned, tested = round(VALIDATION * int(row["n_cases"])), int(row["n_tested_cases"])
+    n_validation, n_test = round(VALIDATION * int(row["n_cases"])), int(row["n_test_cases"])
     return f"""
-The two simulated cohorts have the same patients, visits and static features; only the labels differ. In the first
-the risk follows from five planted phenotypes; in the second age, sex and smoking add to it, {STATIC_RISK:g} times as
-much as `simulate.heart_failure` lets them by default. Static features beside the raw codes change the AUC by
+The two simulated cohorts have the same patients, visits and static features; only the labels differ. In the first, the
+risk depends on five planted phenotypes; in the second, age, sex and smoking contribute as well, {STATIC_RISK:g} times
+as much as in `simulate.heart_failure` by default. Adding static features to the raw codes changes the AUC by
 {gain[first]:+.3f} in the first and by {gain[second]:+.3f} in the second.
 
-**TASTE and COPA.** They differ by {copa[first]:+.3f} and {copa[second]:+.3f}, although COPA sees no static features.
-TASTE has one score for visits and static features together, so that static features reach the prediction as far as
-they go with a phenotype; what age or sex add by themselves has no score of its own.
+**TASTE and COPA** differ by {copa[first]:+.3f} and {copa[second]:+.3f}, although COPA does not use static features.
+TASTE has one score for visits and static features together, so that static features contribute to the prediction only
+as far as they are associated with a phenotype; the effect of age or sex alone has no score of its own.
 
-**COPA with static features** on every visit gives them definitions of their own, at the expense of diseases as long as
-there are few definitions (the study `heart-failure` shows which): its AUC goes from {repeated[first]} in the first
-cohort and from {repeated[second]} in the second, where a score for age or smoking is of use.
+**COPA with static features** on every visit has separate definitions for them, which replace diseases if there are few
+definitions (the study `heart-failure` shows which): its AUC goes from {repeated[first]} in the first cohort and from
+{repeated[second]} in the second, where a score for age or smoking is useful.
 
-**Tuning** by {tuned} validation cases leaves much to chance. With a fixed number of phenotypes TASTE's AUC is
-{ours[first]} in the first cohort and {ours[second]} in the second; with the number chosen on each split it is
-{chosen[first]:.3f} and {chosen[second]:.3f}. TASTE has λ to choose as well, so that it is tuned over more settings than
-the others. A split tests on {tested} cases: a single AUC can be off by several hundredths, and small differences cannot
-be told even on the same splits. The paper had {PAPER_PATIENTS:,} patients: `--size paper` takes as many, and its
-numbers of phenotypes and weights.{brief(results)}
+**Tuning** on {n_validation} validation cases is noisy. With a fixed number of phenotypes TASTE's AUC is {taste[first]}
+in the first cohort and {taste[second]} in the second; with the number chosen on each split it is {chosen[first]:.3f}
+and {chosen[second]:.3f}. TASTE is also tuned over λ, thus over more settings than the others. A split has {n_test} test
+cases: the error of a single AUC can be several hundredths, and small differences cannot be detected even if paired by
+split. The paper had {PAPER_PATIENTS:,} patients: `--size paper` uses this number, and its numbers of phenotypes and
+weights.{training_note(results)}
 """.strip()
 
 
-def brief(results: "pd.DataFrame") -> str:
+def training_note(results: "pd.DataFrame") -> str:
     if results["epochs"].isna().all():
         return ""
     return (
-        " The networks were trained briefly here, so that the study fits a laptop; longer may serve them better."
+        " The networks were trained briefly, so that the study runs on a laptop; longer training may improve them."
         if results["epochs"].max() < LONG_TRAINING
         else ""
     )
 
 
 def fixed_ranks(table: "pd.DataFrame", cohort: str, method: str) -> str:
-    """Lowest to highest mean AUC over the numbers of phenotypes."""
+    """Return the range of the mean AUC over the numbers of phenotypes."""
     means = table[(table["cohort"] == cohort) & (table["method"] == method)]["auc_mean"]
     return f"{means.min():.3f} to {means.max():.3f}"
 
 
 def ends(table: "pd.DataFrame", cohort: str, method: str) -> str:
-    """Mean AUC with the fewest and with the most phenotypes."""
+    """Return the mean AUC with the smallest and with the largest number of phenotypes."""
     rows = table[(table["cohort"] == cohort) & (table["method"] == method)].sort_values("rank")
     few, many = rows.iloc[0], rows.iloc[-1]
     return f"{few['auc_mean']:.3f} with {few['rank']:g} phenotypes to {many['auc_mean']:.3f} with {many['rank']:g}"

@@ -1,4 +1,4 @@
-"""The paper's supplement, "Recovery of true factor matrices": are the factors that made the data found again?"""
+"""The paper's supplement, "Recovery of true factor matrices": are the factors of simulated data recovered?"""
 
 from typing import TYPE_CHECKING
 
@@ -8,10 +8,10 @@ from phenotaste import metrics, simulate
 from phenotaste.plotting import set_labels
 from phenotaste.simulate import Truth
 from phenotaste.studies import drawing
-from phenotaste.studies.methods import LABELS, LETTER, estimator, fitted, ordered, quality
-from phenotaste.studies.study import Cell, Options, Row, Work
-from phenotaste.studies.study_page import fixed, markdown
-from phenotaste.studies.summary import summarise
+from phenotaste.studies.methods import AS_IN_PAPER, LABELS, estimator, quality, sort_methods, timed_fit
+from phenotaste.studies.results import summarise
+from phenotaste.studies.study import Cell, CellContext, Options, Row
+from phenotaste.studies.study_page import fixed_mean_sd, markdown
 
 if TYPE_CHECKING:
     from typing import Any
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 NAME = "recovery"
 TITLE = "Recovery of the true factors"
 QUESTION = (
-    "Data are made from known factors and noise is added to a part of their elements: which method finds the factors "
-    "again, and does it keep U_kᵀU_k the same for all patients (CPI), which is what makes them unique?"
+    "Data are simulated from known factors, and noise is added to a fraction of the elements: which method recovers "
+    "the factors, and does it keep U_kᵀU_k the same for all patients (CPI), which makes them unique?"
 )
 TIMED = False
 ACCEPTS = frozenset({"starts"})
 
-# The paper names neither λ nor μ for this study. TASTE has this library's defaults, the others the middle of the
-# paper's grid, in absolute terms as the paper has them; none is chosen anew for a noise level.
+# The paper states neither λ nor μ for this study. TASTE has this library's defaults, the others the middle of the
+# paper's grid of absolute weights; none is chosen per noise level.
 SETTINGS = {
     "TASTE": {"weights": "relative", "lam": 0.1, "mu": 1.0},
-    LETTER: {"weights": "absolute", "lam": 0.1, "mu": 0.1},
+    AS_IN_PAPER: {"weights": "absolute", "lam": 0.1, "mu": 0.1},
     "CohenPlus": {"weights": "absolute", "lam": 0.1, "mu": 0.1},
     "CopaPlus": {"weights": "absolute", "lam": 0.1, "mu": None},
 }
 LEVELS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # supplement
-READINGS = [(scale, q) for scale in ("data", "unit") for q in ("partition", "literal")]
+VARIANTS = [(scale, q) for scale in ("data", "unit") for q in ("partition", "literal")]
 FACTORS = ("V", "W", "F", "U")
 MEASURED = ("sim", "matched", "cpi", "rmse", "rmse_one", "iterations", *(f"sim_{name}" for name in FACTORS))
-TOL, MOST_ITERATIONS = 1e-6, 1000
+TOL, MAX_ITER = 1e-6, 1000
 
 
 def cells(options: Options) -> list[Cell]:
@@ -48,7 +48,7 @@ def cells(options: Options) -> list[Cell]:
     starts = options.starts or (2 if options.quick else 5)
     size = {"patients": 100, "visits": 100}
     if options.quick:
-        size = {"patients": 12, "visits": 10, "most_iterations": 150}
+        size = {"patients": 12, "visits": 10, "max_iter": 150}
     return [
         {
             "noise_scale": scale,
@@ -61,7 +61,7 @@ def cells(options: Options) -> list[Cell]:
             "data_seed": options.seed,
             "seed": options.seed + start,
         }
-        for scale, q in READINGS
+        for scale, q in VARIANTS
         for noise in levels
         for method, settings in SETTINGS.items()
         for start in range(starts)
@@ -72,7 +72,7 @@ def cost(cell: Cell) -> float:
     return 2.0 if cell["method"] == "CopaPlus" else 1.0
 
 
-def run(cell: Cell, work: Work) -> Row:
+def run(cell: Cell, context: CellContext) -> Row:
     cohort, truth = simulate.recovery(
         cell["noise"],
         cell["noise_scale"],
@@ -82,9 +82,9 @@ def run(cell: Cell, work: Work) -> Row:
         rank=cell["rank"],
         random_state=cell["data_seed"],
     )
-    most = cell.get("most_iterations", MOST_ITERATIONS)
-    model, taken = fitted(estimator(cell, work.threads, tol=TOL, max_iter=most), cohort)
-    sims = {name: similar(truth, model, name) for name in FACTORS}
+    max_iter = cell.get("max_iter", MAX_ITER)
+    model, taken = timed_fit(estimator(cell, context.threads, tol=TOL, max_iter=max_iter), cohort)
+    sims = {name: similarity(truth, model, name) for name in FACTORS}
     row = {f"sim_{name}": pair[0] for name, pair in sims.items()}
     row |= {f"matched_{name}": pair[1] for name, pair in sims.items()}
     assert truth.U is not None
@@ -94,18 +94,18 @@ def run(cell: Cell, work: Work) -> Row:
         "matched": float(np.mean([pair[1] for pair in sims.values()])),
         **quality(model, cohort),
         **row,
-        "deviation_of_x": float(without_noise.std()),
+        "x_sd": float(without_noise.std()),
         **taken,
     }
 
 
-def similar(truth: Truth, model: "Any", name: str) -> tuple[float, float]:
-    """The paper's Sim and the one-to-one version; of U the mean over patients."""
-    found, true = getattr(model, f"{name}_"), getattr(truth, name)
+def similarity(truth: Truth, model: "Any", name: str) -> tuple[float, float]:
+    """Return the paper's Sim and the one with columns matched one to one; for U the means over patients."""
+    estimated, true = getattr(model, f"{name}_"), getattr(truth, name)
     if name != "U":
-        return metrics.similarity(true, found), metrics.matched_similarity(true, found)
+        return metrics.similarity(true, estimated), metrics.matched_similarity(true, estimated)
     bounds = zip(model.offsets_[:-1], model.offsets_[1:], strict=True)
-    pairs = [(true[a:b], found[a:b]) for a, b in bounds]
+    pairs = [(true[a:b], estimated[a:b]) for a, b in bounds]
     return (
         float(np.mean([metrics.similarity(*pair) for pair in pairs])),
         float(np.mean([metrics.matched_similarity(*pair) for pair in pairs])),
@@ -117,16 +117,16 @@ def table(results: "pd.DataFrame") -> "pd.DataFrame":
     return summarise(results, keys, MEASURED)
 
 
-SCALES = {"unit": "N(0, 1)", "data": "as the data's spread"}
+SCALES = {"unit": "N(0, 1)", "data": "N(0, sd of the data)"}
 SHAPES = {"partition": "all visits filled", "literal": "R visits filled"}
 
 
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
-    figure, axes = drawing.grid(2, len(READINGS), sharex=True, sharey="row")
-    for column, (scale, q) in enumerate(READINGS):
+    figure, axes = drawing.grid(2, len(VARIANTS), sharex=True, sharey="row")
+    for column, (scale, q) in enumerate(VARIANTS):
         rows = table[(table["noise_scale"] == scale) & (table["q"] == q)]
         for axis, measure in zip(axes[:, column], ("sim", "cpi"), strict=True):
-            for method in ordered(rows["method"]):
+            for method in sort_methods(rows["method"]):
                 part = rows[rows["method"] == method].assign(percent=100 * rows["noise"])
                 drawing.line(axis, part, "percent", measure, method)
         set_labels(axes[0, column], f"noise {SCALES[scale]}\n{SHAPES[q]}")
@@ -141,79 +141,79 @@ def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
     first = results.iloc[0]
     starts = int(table["count"].max())
     levels = sorted(table["noise"].unique())
-    deviation = results.groupby("q")["deviation_of_x"].first()
-    ours = table[table["method"] == "TASTE"]
-    lowest = ours["cpi_mean"].min()
+    deviation = results.groupby("q")["x_sd"].first()
+    taste = table[table["method"] == "TASTE"]
+    lowest = taste["cpi_mean"].min()
     return f"""
 ## What was run
 
 `simulate.recovery`: {first.patients} patients of {first.visits} visits, 30 temporal and 20 static features,
 {first["rank"]} phenotypes, Gaussian noise on {percent(levels[0])} to {percent(levels[-1])} of the elements of X
-and of A; {starts} starts each, until the objective falls by less than {TOL:g} of itself.
+and of A; {starts} starts each, until the relative decrease of the objective is below {TOL:g}.
 
-The paper leaves two things open, so both are done both ways. *The noise*: N(0, 1), or with the standard deviation of
-the data. An element of X deviates by {deviation["partition"]:.2f} where all visits are filled and by
-{deviation["literal"]:.2f} where R are, so that N(0, 1) is many times larger than what it hides. *The binary Q_k with
+The paper leaves two points open, so that both variants of each are run. *The noise*: N(0, 1), or with the standard
+deviation of the data. The standard deviation of X is {deviation["partition"]:.2f} if all visits are filled and
+{deviation["literal"]:.2f} if R visits are, so that N(0, 1) is many times larger than the signal. *The binary Q_k with
 Q_kᵀQ_k = I*: read literally, all but R visits are empty; the public demo fills every visit and scales the columns.
 
 {markdown([[LABELS[name], *s.values()] for name, s in SETTINGS.items()], ["", "weights", "λ", "μ"])}
 
-TASTE has the defaults of this library. The others have the middle of the paper's grid (λ, μ ∈ 0.01, 0.1, 1) in
-absolute terms, as in the paper, which does not say what it used here. Nothing was chosen anew for a noise level.
+TASTE has the defaults of this library. The others have the middle of the paper's grid (λ, μ ∈ 0.01, 0.1, 1) as absolute
+weights; the paper does not state the weights of this study. Nothing was chosen per noise level.
 
-## Beside the paper
+## Comparison with the paper
 
-The paper says that TASTE has the highest similarity and the highest CPI, COPA+ the lowest similarity, and that their
-RMSE are the same.
+The paper reports that TASTE has the highest similarity and the highest CPI, COPA+ the lowest similarity, and that their
+RMSE are equal.
 
 {verdict(table)}
 
-TASTE's CPI is at least {lowest:.4f} at every level and in all four readings (mean of the starts; the lowest of a
+TASTE's CPI is at least {lowest:.4f} at every noise level and in all four variants (mean of the starts; the lowest of a
 single fit is {results.loc[results["method"] == "TASTE", "cpi"].min():.4f}).
 
 ## Average Sim over V, W, F and U_k
 
-{by_reading(table, "sim")}
+{by_variant(table, "sim")}
 
-With columns matched one to one, where none may serve twice:
+With columns matched one to one:
 
-{by_reading(table, "matched")}
+{by_variant(table, "matched")}
 
 ## CPI
 
-{by_reading(table, "cpi")}
+{by_variant(table, "cpi")}
 
 ## RMSE
 
-Static entries weigh one here, so that λ plays no part.
+Static entries have weight 1 here, independently of λ.
 
-{by_reading(table, "rmse_one")}
+{by_variant(table, "rmse_one")}
 
-## Factor by factor
+## By factor
 
 Sim at {percent(levels[len(levels) // 2])} noise:
 
 {by_factor(table, levels[len(levels) // 2])}
 
-## Why
+## Interpretation
 
-Where the noise is as large as the data's spread, all find V, W and F. Where it is N(0, 1), it is many times larger than
-what it hides, and U_k ≥ 0 can follow its positive half only, which shifts what is fitted. TASTE and Cohen+ carry that
-constraint while they fit. COPA+ fits with U_k = Q_k H of any sign, which noise does not shift, and cuts off at the end:
-good for its V, bad for its U_k and its CPI. Much of its Sim is then of columns that serve twice; one to one it falls
-the most of the three. Cohen+'s μ is absolute and means something else on every data set, TASTE's is measured against
-‖X_k‖²: hence the difference in CPI. Low RMSE is what a weak hold on U_k buys.
+With noise of the data's standard deviation, all methods recover V, W and F. N(0, 1) is many times larger than the
+signal, and U_k ≥ 0 can fit only its positive part, which biases the estimate. TASTE and Cohen+ impose that constraint
+during the fit. COPA+ fits U_k = Q_k H of any sign, which noise does not bias, and truncates at the end: this helps its
+V and harms its U_k and its CPI. Much of its Sim is due to columns that match several true ones; matched one to one, it
+decreases the most of the three. The scale of Cohen+'s absolute μ depends on the data set, TASTE's is relative to
+‖X_k‖²: hence the difference in CPI. A weak constraint on U_k gives a low RMSE.
 """
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
 
 
 def verdict(table: "pd.DataFrame") -> str:
-    """Who is first and last in how many settings."""
+    """Return the number of settings in which each method is first."""
     rows = []
-    three = table[table["method"] != LETTER]
+    three = table[table["method"] != AS_IN_PAPER]
     for measure, title, best in (
         ("sim", "Sim", "highest"),
         ("matched", "Sim one to one", "highest"),
@@ -221,37 +221,41 @@ def verdict(table: "pd.DataFrame") -> str:
         ("rmse_one", "RMSE", "lowest"),
     ):
         wide = three.pivot(index=["noise_scale", "q", "noise"], columns="method", values=f"{measure}_mean")
-        found = wide.idxmin(axis=1) if best == "lowest" else wide.idxmax(axis=1)
-        counts = found.value_counts()
-        rows.append([f"{best} {title}", *[int(counts.get(name, 0)) for name in ordered(wide.columns)]])
-    names = [LABELS[name] for name in ordered(three["method"])]
+        first = wide.idxmin(axis=1) if best == "lowest" else wide.idxmax(axis=1)
+        counts = first.value_counts()
+        rows.append([f"{best} {title}", *[int(counts.get(name, 0)) for name in sort_methods(wide.columns)]])
+    names = [LABELS[name] for name in sort_methods(three["method"])]
     total = len(three) // len(names)
-    return f"Measured, in how many of the {total} settings each is first:\n\n" + markdown(rows, ["", *names])
+    return f"Measured, the number of the {total} settings in which each is first:\n\n" + markdown(
+        rows, ["", *names]
+    )
 
 
-def by_reading(table: "pd.DataFrame", measure: str) -> str:
-    """Mean ± sd by reading and by the lowest, a middle and the highest noise; summary.csv has every level."""
+def by_variant(table: "pd.DataFrame", measure: str) -> str:
+    """Return mean ± sd by variant for the lowest, a middle and the highest noise; summary.csv has every level."""
     levels = sorted(table["noise"].unique())
     few = sorted({levels[0], levels[len(levels) // 2], levels[-1]})
-    methods = ordered(table["method"])
+    methods = sort_methods(table["method"])
     rows = []
-    for scale, q in READINGS:
+    for scale, q in VARIANTS:
         for noise in few:
-            here = table[(table["noise_scale"] == scale) & (table["q"] == q) & (table["noise"] == noise)]
-            row = here.set_index("method")
-            values = [fixed(row.at[m, f"{measure}_mean"], row.at[m, f"{measure}_sd"]) for m in methods]
+            selected = table[(table["noise_scale"] == scale) & (table["q"] == q) & (table["noise"] == noise)]
+            row = selected.set_index("method")
+            values = [
+                fixed_mean_sd(row.at[m, f"{measure}_mean"], row.at[m, f"{measure}_sd"]) for m in methods
+            ]
             rows.append([f"{SCALES[scale]}, {SHAPES[q]}", percent(noise), *values])
     return markdown(rows, ["noise", "on", *[LABELS[name] for name in methods]])
 
 
 def by_factor(table: "pd.DataFrame", noise: float) -> str:
-    methods = ordered(table["method"])
+    methods = sort_methods(table["method"])
     rows = []
-    for scale, q in READINGS:
-        here = table[(table["noise_scale"] == scale) & (table["q"] == q) & (table["noise"] == noise)]
-        row = here.set_index("method")
+    for scale, q in VARIANTS:
+        selected = table[(table["noise_scale"] == scale) & (table["q"] == q) & (table["noise"] == noise)]
+        row = selected.set_index("method")
         for factor in FACTORS:
             name = "U_k" if factor == "U" else factor
-            values = [fixed(float(row[f"sim_{factor}_mean"][m])) for m in methods]
+            values = [fixed_mean_sd(float(row[f"sim_{factor}_mean"][m])) for m in methods]
             rows.append([f"{SCALES[scale]}, {SHAPES[q]}", name, *values])
     return markdown(rows, ["noise", "factor", *[LABELS[name] for name in methods]])

@@ -1,139 +1,134 @@
-"""A study on disk: its settings, and one small file for each finished cell, checksummed and written in one step."""
+"""Results of a study: the folder of finished cells, results.csv, and what is made from it: summary, figure and page."""
 
 import hashlib
 import json
 import math
 import re
-import warnings
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from phenotaste import __version__
-from phenotaste.errors import InputError
-from phenotaste.selection.files import sweep_drafts, write_file
-from phenotaste.studies.study import Cell, Options, Row
+from phenotaste.plotting import image_files
+from phenotaste.runs.folder import RunFolder
+from phenotaste.storage.encoding import BLANK, is_sealed, seal
+from phenotaste.studies.study import Cell, Row, Study
+from phenotaste.studies.study_page import page
 
-SETTINGS, CELLS, WORK = "settings.json", "cells", "work"
-FORMAT = 1
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESULTS, SUMMARY, WORK = "results.csv", "summary.csv", "work"
+CONSTANT_COLUMNS = ("processor", "versions")  # long and rarely changing: written only where they change
 
 
-class Folder:
-    """Where a study keeps what it has finished; every file in it is whole at any moment."""
+class CellResult(NamedTuple):
+    rows: list[Row]
+    facts: Row  # what holds for all of the rows
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.cells = path, path / CELLS
 
-    def begin(self, name: str, options: Options, resume: bool) -> None:
-        """Make the folder this study's, or refuse: nobody else's results are touched."""
-        mine = {"format": FORMAT, "library": __version__, "study": name, "options": asdict(options)}
-        if self.path.is_dir() and any(self.path.iterdir()):
-            self._check_resumable(mine, resume)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.cells.mkdir(exist_ok=True)
-        for place in (self.path, self.cells):
-            sweep_drafts(place)
-        self.put(SETTINGS, json.dumps(mine, indent=1) + "\n")
+class StudyFolder(RunFolder[Cell, CellResult]):
+    """A study on disk."""
 
-    def _check_resumable(self, mine: dict[str, Any], resume: bool) -> None:
-        theirs = self._settings()
-        if theirs is None:
-            raise InputError(f"{self.path} holds files that are not from a study: choose another folder.")
-        if theirs["study"] != mine["study"]:
-            raise InputError(f"{self.path} holds the study {theirs['study']}: choose another folder.")
-        if not resume:
-            raise InputError(
-                f"{self.path} holds this study already: go on with it (--resume, or resume=True), or choose another "
-                "folder."
-            )
-        if theirs["library"] != mine["library"]:
-            raise InputError(
-                f"{self.path} was begun with phenotaste {theirs['library']}: finish it with that version, or choose "
-                "another folder."
-            )
-        changed = [
-            name for name, value in mine["options"].items() if theirs["options"].get(name, None) != value
-        ]
-        if changed:
-            raise InputError(
-                f"{self.path} was begun with another {' and '.join(changed)}: go on with the same options, or choose "
-                "another folder."
-            )
+    kind, results_name = "study", "cells"
 
-    def _settings(self) -> dict[str, Any] | None:
-        """The settings there; None where the folder is not a study's."""
-        try:
-            found = json.loads((self.path / SETTINGS).read_bytes())
-            known = found["format"] == FORMAT and {"library", "study", "options"} <= set(found)
-            return found if known and isinstance(found["options"], dict) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    def file_name(self, cell: Cell) -> str:
+        return f"{cell_name(cell)}.json"
 
-    def keep(self, cell: Cell, rows: list[Row], facts: Row) -> None:
-        """A finished cell: what it found, and what holds for all of its rows."""
-        record = {"cell": cell, "rows": [plain(row) for row in rows], "facts": plain(facts)}
-        content = json.dumps(record)
-        write_file(self.place(cell), json.dumps({"sha256": digest(content), "record": content}).encode())
+    def encode(self, cell: Cell, result: CellResult) -> bytes:
+        rows, facts = [to_json(row) for row in result.rows], to_json(result.facts)
+        record = {"sha256": BLANK, "cell": cell, "rows": rows, "facts": facts}
+        return seal(json.dumps(record).encode())
+
+    def decode(self, cell: Cell, content: bytes) -> CellResult:
+        record = json.loads(content)
+        if not is_sealed(content, record["sha256"]) or record["cell"] != cell:
+            raise ValueError("the content does not match its checksum or its cell")
+        return CellResult(record["rows"], record["facts"])
 
     def rows(self, cell: Cell) -> list[Row] | None:
-        """The rows of a finished cell; None where there are none, or none that can be trusted."""
-        try:
-            found = json.loads(self.place(cell).read_bytes())
-            if digest(found["record"]) != found["sha256"]:
-                return None
-            record = json.loads(found["record"])
-            if record["cell"] != cell:
-                return None
-            return [{**cell, **row, "cell": short_name(cell), **record["facts"]} for row in record["rows"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        """Return the rows of a finished cell with its settings and facts; None if it is not finished."""
+        result = self.load(cell)
+        if result is None:
             return None
+        return [{**cell, **row, "cell": cell_id(cell), **result.facts} for row in result.rows]
 
-    def unfinished(self, cells: Iterable[Cell]) -> list[Cell]:
-        """What is still to be done; a damaged file counts as not done, is said once, and will be replaced."""
-        missing, damaged = [], 0
-        for cell in cells:
-            if self.rows(cell) is None:
-                damaged += self.place(cell).exists()
-                missing.append(cell)
-        if damaged:
-            verb = "is" if damaged == 1 else "are"
-            warnings.warn(
-                f"{damaged} of the files in {self.cells} {verb} damaged: done once more.", stacklevel=3
-            )
-        return missing
-
-    def place(self, cell: Cell) -> Path:
-        return self.cells / f"{name_of(cell)}.json"
-
-    def workplace(self, cell: Cell) -> Path:
-        return self.path / WORK / name_of(cell)
-
-    def put(self, name: str, content: str | bytes) -> None:
-        write_file(self.path / name, content.encode() if isinstance(content, str) else content)
+    def work_folder(self, cell: Cell) -> Path:
+        """Return the folder for intermediate results of a cell."""
+        return self.path / WORK / cell_name(cell)
 
 
-def name_of(cell: Cell) -> str:
-    """A name for files: the cell's words, and a few letters that tell apart what reads alike."""
+def cell_name(cell: Cell) -> str:
+    """Return a file name: the values of the cell, and a digest that distinguishes cells with similar values."""
     words = "-".join(
         re.sub(r"[^A-Za-z0-9.+]", "", str(value)) for value in cell.values() if value is not None
     )
-    return f"{words[:100]}-{digest(json.dumps(cell))[:8]}"
+    return f"{words[:100]}-{hashlib.sha256(json.dumps(cell).encode()).hexdigest()[:8]}"
 
 
-def short_name(cell: Cell) -> str:
-    """The letters that tell it from all others."""
-    return name_of(cell)[-8:]
+def cell_id(cell: Cell) -> str:
+    """Return the digest at the end of the cell's name."""
+    return cell_name(cell)[-8:]
 
 
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def plain(row: Row) -> Row:
-    """Numbers as JSON has them: numpy's as Python's, and None for what is not finite."""
-    found = {key: value.item() if hasattr(value, "item") else value for key, value in row.items()}
+def to_json(row: Row) -> Row:
+    """Convert numpy scalars to Python's, and numbers that are not finite to None."""
+    values = {key: value.item() if hasattr(value, "item") else value for key, value in row.items()}
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in found.items()
+        for key, value in values.items()
     }
+
+
+def write_results(folder: StudyFolder, cells: list[Cell]) -> None:
+    """Write results.csv with the rows of every finished cell, in the order of the study."""
+    import pandas as pd
+
+    table = pd.DataFrame([row for cell in cells for row in folder.rows(cell) or ()])
+    for name in CONSTANT_COLUMNS:
+        if name in table:
+            table[name] = table[name].mask(table[name] == table[name].shift(), "")
+    folder.write(RESULTS, table.to_csv(index=False, float_format="%.8g"))
+
+
+def read_results(path: object) -> "pd.DataFrame":
+    """Read results.csv; the numbers do not depend on the version of pandas."""
+    import pandas as pd
+
+    # This engine parses numbers with Python's float.
+    table = pd.read_csv(str(path), engine="python", dtype={"cell": str})
+    columns = [name for name in CONSTANT_COLUMNS if name in table]
+    table[columns] = table[columns].ffill()
+    return table
+
+
+def write_all(
+    study: Study, folder: StudyFolder, cells: list[Cell]
+) -> tuple["pd.DataFrame", "pd.DataFrame", list[str]]:
+    """Write all files; they are made from results.csv, so that a copy of it gives the same page."""
+    write_results(folder, cells)
+    results = read_results(folder.path / RESULTS)
+    summary = study.table(results)
+    folder.write(SUMMARY, summary.to_csv(index=False))
+    files = [RESULTS, SUMMARY, f"{study.NAME}.md"]
+    for name, content in image_files(study.NAME, study.figure(results, summary)):
+        folder.write(name, content)
+        files.append(name)
+    for name in getattr(study, "FILES", ()):
+        for path in (folder.work_folder(cell) / name for cell in cells):
+            if path.exists():
+                folder.write(name, path.read_bytes())
+                files.append(name)
+    folder.write(f"{study.NAME}.md", page(study, results))
+    return results, summary, files
+
+
+def summarise(results: "pd.DataFrame", by: Sequence[str], measured: Sequence[str]) -> "pd.DataFrame":
+    """Return `count`, and `NAME_mean` and `NAME_sd` of each measured column, a row for each setting."""
+    import pandas as pd
+
+    groups = results.groupby(list(by), sort=False, dropna=False)
+    parts: list[Any] = [groups.size().rename("count")]
+    for name in measured:
+        parts.append(groups[name].mean().rename(f"{name}_mean"))
+        parts.append(groups[name].std().rename(f"{name}_sd"))
+    return pd.concat(parts, axis=1).reset_index()

@@ -1,43 +1,45 @@
-"""Doing a study: its cells one after the other or by several processes, each on disk at once, then tables and page."""
+"""Running a study: its cells in this process or in worker processes, then its tables, figure and page."""
 
 import os
-import time
+import platform
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, replace
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from phenotaste import __version__
 from phenotaste.errors import InputError
-from phenotaste.runs.resources import available_cores
-from phenotaste.runs.workers import run_crew
-from phenotaste.selection.files import locked
+from phenotaste.runs.folder import RunSettings
+from phenotaste.runs.progress import Progress, Reporter
+from phenotaste.runs.resources import affinity_cores, available_cores, processor_name, timed
+from phenotaste.runs.workers import run_workers
 from phenotaste.selection.grid import checked_count
-from phenotaste.studies import writing
-from phenotaste.studies.results import Folder
-from phenotaste.studies.study import Cell, Options, Study, Work, check_options, load
-from phenotaste.studies.worker import first_order, run_cell
+from phenotaste.studies.results import CellResult, StudyFolder, write_all, write_results
+from phenotaste.studies.study import Cell, CellContext, Options, Row, Study, check_options, load
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-class Progress(NamedTuple):
-    """What a callback is told after each cell, and on the way through a long one."""
-
-    done: int
-    total: int
-    share: float  # of the whole work, by cost
-    seconds_left: float
+PACKAGES = ("phenotaste", "numpy", "scipy", "numba", "scikit-learn")
 
 
-class Finished(NamedTuple):
-    """A study that is done: a row for each cell, a row for each setting, and the folder with everything."""
+class StudyResult(NamedTuple):
+    """A finished study."""
 
     name: str
     folder: Path
-    results: "pd.DataFrame"
-    summary: "pd.DataFrame"
+    results: "pd.DataFrame"  # at least a row for each cell
+    summary: "pd.DataFrame"  # a row for each setting
     files: list[str]
+
+
+class Jobs(NamedTuple):
+    """How the cells are run."""
+
+    processes: int | None = None
+    threads: int | None = None  # of each process
 
 
 def run(
@@ -48,127 +50,137 @@ def run(
     resume: bool = False,
     jobs: int | None = None,
     threads: int | None = None,
-    callback: Callable[[Progress], object] | None = None,
-) -> Finished:
-    """Run a study of the paper, or go on with one, and write its tables, figure and page.
+    callback: Callable[[Progress[Cell]], object] | None = None,
+) -> StudyResult:
+    """Run or resume a study of the paper, and write its tables, figure and page.
 
     Parameters
     ----------
     name : one of `studies.NAMES`.
-    out : folder for all of it; every finished cell is a file in it at once.
-    options : what to change of the study; `Options(quick=True)` is a tiny version.
-    resume : go on with what `out` holds.
-    jobs : processes, of studies that take no times; as many as cores by default.
-    threads : of a fit; by default all cores, or one where several processes work.
-    callback : called with a record (done, total, share, seconds_left).
+    out : folder for all files; every finished cell is written to it at once.
+    options : options of the study; `Options(quick=True)` is a tiny version.
+    resume : resume the study in `out`.
+    jobs : processes, for studies that measure no times; the number of cores by default.
+    threads : threads of a fit; by default all cores, or one if there are several processes.
+    callback : called with a record (done, total, task, fraction, seconds_left).
 
     Examples
     --------
     >>> from phenotaste import studies
-    >>> found = studies.run("recovery", "study", studies.Options(quick=True, starts=1), jobs=1)
-    >>> found.files
+    >>> result = studies.run("recovery", "study", studies.Options(quick=True, starts=1), jobs=1)
+    >>> result.files
     ['results.csv', 'summary.csv', 'recovery.md', 'recovery.png', 'recovery.pdf']
-    >>> found.summary["method"].unique().tolist()
-    ['TASTE', 'TASTE to the letter', 'CohenPlus', 'CopaPlus']
+    >>> result.summary["method"].unique().tolist()
+    ['TASTE', 'TASTE as in the paper', 'CohenPlus', 'CopaPlus']
     """
-    return carry_out(load(name), Path(out), options or Options(), resume, jobs, threads, callback)
+    return run_study(
+        load(name), Path(out), options or Options(), Jobs(jobs, threads), resume=resume, callback=callback
+    )
 
 
-def carry_out(
+def run_study(
     study: Study,
     out: Path,
     options: Options,
+    jobs: Jobs = Jobs(),  # noqa: B008 (immutable)
+    *,
     resume: bool = False,
-    jobs: int | None = None,
-    threads: int | None = None,
-    callback: Callable[[Progress], object] | None = None,
-) -> Finished:
-    """Do what is not done yet, then write everything; what is finished when it is interrupted is left as a table."""
+    callback: Callable[[Progress[Cell]], object] | None = None,
+) -> StudyResult:
+    """Run the cells that are not finished, then write all files; if interrupted, write the finished results."""
     check_options(study, options)
-    jobs, threads = share_out(study, jobs, threads)
+    processes, threads = plan_jobs(study, jobs)
     cells = study.cells(options)
-    folder = Folder(out)
-    with locked(folder.path, "study"):
-        folder.begin(study.NAME, options, resume)
-        todo = folder.unfinished(cells)
+    folder = StudyFolder(out)
+    with folder.locked():
+        folder.open(RunSettings(__version__, {"study": study.NAME}, asdict(options)), resume=resume)
+        pending = folder.pending(cells)
+        reporter = Reporter(pending, study.cost, callback, finished=len(cells) - len(pending))
         try:
-            work_off(study, todo, folder, options, jobs, threads, Reporter(study, cells, todo, callback))
+            if min(processes, len(pending)) > 1:
+                setup = worker_setup(study.NAME, folder, options, threads)
+                run_workers(
+                    __name__, setup, pending, jobs=processes, threads=threads or 1, on_done=reporter.done
+                )
+            else:
+                run_pending(study, pending, folder, CellContext(options, threads), reporter)
         except KeyboardInterrupt:
             with suppress(OSError):
-                writing.write_results(folder, cells)
+                write_results(folder, cells)
             raise
-        return Finished(study.NAME, folder.path, *writing.write_all(study, folder, cells))
+        return StudyResult(study.NAME, folder.path, *write_all(study, folder, cells))
 
 
-def share_out(study: Study, jobs: int | None, threads: int | None) -> tuple[int, int | None]:
-    """Processes, and threads for each; times are taken by one process alone."""
-    for what, value in (("jobs", jobs), ("threads", threads)):
+def plan_jobs(study: Study, jobs: Jobs) -> tuple[int, int | None]:
+    """Return the number of processes and of threads of each; times are measured in a single process."""
+    processes, threads = jobs
+    for name, value in (("jobs", processes), ("threads", threads)):
         if value is not None:
-            checked_count(value, what, 1)
+            checked_count(value, name, 1)
     if study.TIMED:
-        if jobs is not None and jobs > 1:
+        if processes is not None and processes > 1:
             raise InputError(
-                f"The study {study.NAME} takes times, so that its cells run one by one: leave out jobs."
+                f"The study {study.NAME} measures times, so its cells run one after another: leave out jobs."
             )
         return 1, threads
-    if getattr(study, "WIDE", False):
-        return 1, jobs or threads
+    if getattr(study, "PARALLEL_CELLS", False):
+        return 1, processes or threads
     cores = available_cores()
-    jobs = cores if jobs is None else jobs
-    return jobs, threads or max(1, cores // jobs)
+    processes = processes or cores
+    return processes, threads or max(1, cores // processes)
 
 
-def work_off(
-    study: Study,
-    todo: list[Cell],
-    folder: Folder,
-    options: Options,
-    jobs: int,
-    threads: int | None,
-    told: "Reporter",
+def run_pending(
+    study: Study, pending: list[Cell], folder: StudyFolder, context: CellContext, reporter: Reporter[Cell]
 ) -> None:
-    jobs = min(jobs, len(todo))
-    if jobs > 1:
-        order = first_order(study.NAME, folder.path.resolve(), options, threads)
-        run_crew(
-            todo,
-            order,
-            jobs=jobs,
-            threads=threads or 1,
-            done=told.finished,
-            entry="phenotaste.studies.worker",
-        )
-        return
-    for cell in todo:
-        work = Work(options, threads, folder.workplace(cell), told.within(cell))
-        run_cell(study, cell, work, folder)
-        told.finished(cell)
+    """Run cells in this process."""
+    for cell in pending:
+
+        def on_progress(fraction: float, cell: Cell = cell) -> None:
+            reporter.update(cell, fraction)
+
+        run_cell(study, cell, replace(context, on_progress=on_progress), folder)
+        reporter.done(cell)
 
 
-class Reporter:
-    """Counts what is done, and tells how long the rest will take at the pace so far."""
+def run_cell(study: Study, cell: Cell, context: CellContext, folder: StudyFolder) -> None:
+    """Run a cell and save its rows, with the time they took and the environment."""
+    work_folder = folder.work_folder(cell)
+    if hasattr(study, "FILES"):
+        work_folder.mkdir(parents=True, exist_ok=True)
+    with timed() as taken:
+        rows = study.run(cell, replace(context, folder=work_folder))
+    facts = {f"cell_{name}": value for name, value in taken.items()} | environment(context.threads)
+    folder.save(cell, CellResult(rows if isinstance(rows, list) else [rows], facts))
 
-    def __init__(
-        self,
-        study: Study,
-        cells: list[Cell],
-        todo: list[Cell],
-        callback: Callable[[Progress], object] | None,
-    ) -> None:
-        self.cost, self.callback = study.cost, callback
-        self.total, self.done = len(cells), len(cells) - len(todo)
-        self.whole, self.paid = sum(map(study.cost, todo)), 0.0
-        self.began = time.monotonic()
 
-    def finished(self, cell: Cell) -> None:
-        self.done += 1
-        self.paid += self.cost(cell)
-        self.tell(self.paid)
+def environment(threads: int | None) -> Row:
+    """Return the cores, processor and versions that times depend on, but nothing that identifies the computer."""
+    return {
+        "cores": affinity_cores(),
+        "threads": available_cores() if threads is None else threads,
+        "processor": processor_name(),
+        "versions": versions(),
+    }
 
-    def within(self, cell: Cell) -> Callable[[float], None]:
-        return lambda share: self.tell(self.paid + share * self.cost(cell))
 
-    def tell(self, paid: float) -> None:
-        if self.callback is not None and paid > 0:
-            left = (time.monotonic() - self.began) * max(self.whole - paid, 0.0) / paid
-            self.callback(Progress(self.done, self.total, min(paid / self.whole, 1.0), left))
+def versions() -> str:
+    installed = [f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            installed.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(installed)
+
+
+def worker_setup(name: str, folder: StudyFolder, options: Options, threads: int | None) -> dict[str, Any]:
+    path = str(folder.path.resolve())
+    return {"study": name, "folder": path, "options": asdict(options), "threads": threads}
+
+
+def prepare_worker(setup: dict[str, Any]) -> Callable[[Cell], None]:
+    """Return the function that runs a cell in a worker process."""
+    study, folder = load(setup["study"]), StudyFolder(Path(setup["folder"]))
+    context = CellContext(Options(**setup["options"]), setup["threads"])
+    return lambda cell: run_cell(study, cell, context, folder)

@@ -4,24 +4,24 @@ from typing import TYPE_CHECKING
 
 from phenotaste.plotting import set_labels
 from phenotaste.studies import cohorts, drawing
-from phenotaste.studies.methods import LABELS, PUBLISHED, ordered
-from phenotaste.studies.study_page import markdown, shown, span, spread
+from phenotaste.studies.methods import LABELS, PUBLISHED, sort_methods
+from phenotaste.studies.study_page import format_duration, format_value, markdown, mean_sd
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-PAPER_TIMES = {"Sutter": 4.5, "CMS": 2.0}  # Q1: TASTE is up to so many times faster than Cohen+
-LOWEST_CPI = -0.25  # drawn; what lies below is in the tables
+PAPER_RATIOS = {"Sutter": 4.5, "CMS": 2.0}  # Q1: of the times of Cohen+ and TASTE, at most
+MIN_CPI = -0.25  # in the figure; lower values are in the tables
 MEASURES = (
-    ("rmse_one", "RMSE (static entries weigh one)"),
+    ("rmse_one", "RMSE (static entries have weight 1)"),
     ("cpi", "CPI"),
-    ("processor_seconds", "processor seconds of a fit"),
+    ("processor_seconds", "processor seconds per fit"),
 )
 
 
 def best(table: "pd.DataFrame", weights: str, measure: str = "rmse") -> "pd.DataFrame":
-    """As the paper chooses λ and μ: by the lowest mean RMSE, for each method and rank."""
+    """Return the rows with the lowest mean RMSE for each method and rank, the paper's choice of λ and μ."""
     rows = table[table["weights"] == weights].sort_values(f"{measure}_mean", kind="stable")
     return rows.groupby(["data", "rank", "method"], sort=False).head(1)
 
@@ -33,15 +33,15 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
     for column, (data, weights) in enumerate(columns):
         rows = at_middle(table[(table["data"] == data) & (table["weights"] == weights)])
         for axis, (measure, _) in zip(axes[:, column], MEASURES, strict=True):
-            for method in ordered(rows["method"]):
+            for method in sort_methods(rows["method"]):
                 drawing.line(axis, rows[rows["method"] == method], "rank", measure, method)
         set_labels(axes[0, column], f"{shape_name(data)}\n{weights} weights")
         set_labels(axes[2, column], x="phenotypes")
         axes[2, column].set_yscale("log")
         axes[2, column].set_xticks(sorted(table["rank"].unique()))
-    for pair in range(0, len(columns), 2):  # the RMSE of two cohorts have nothing to do with each other
+    for pair in range(0, len(columns), 2):  # the RMSE of different cohorts cannot be compared
         drawing.share_y(axes[0, pair : pair + 2])
-    drawing.share_y(axes[1], within=(LOWEST_CPI, 1.05))
+    drawing.share_y(axes[1], within=(MIN_CPI, 1.05))
     drawing.share_y(axes[2])
     for axis, (_, title) in zip(axes[:, 0], MEASURES, strict=True):
         set_labels(axis, y=title.replace(" (", "\n("))
@@ -50,10 +50,10 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
 
 
 def at_middle(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """λ = 0.1, and the default μ: 0.1 in absolute terms, 1 in relative ones; the nearest there is."""
-    wanted = 0.1 if (rows["weights"] == "absolute").all() else 1.0
-    there = rows["mu"].dropna().unique()
-    mu = min(there, key=lambda value: abs(value - wanted)) if len(there) else wanted
+    """Return the rows with λ = 0.1 and μ closest to 0.1 (absolute) or 1 (relative)."""
+    target = 0.1 if (rows["weights"] == "absolute").all() else 1.0
+    values = rows["mu"].dropna().unique()
+    mu = min(values, key=lambda value: abs(value - target)) if len(values) else target
     return rows[(rows["lam"] == 0.1) & (rows["mu"].isna() | (rows["mu"] == mu))]
 
 
@@ -68,39 +68,39 @@ def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
     return f"""
 ## What was run
 
-{markdown(sizes(results), ["cohort", "patients", "of the paper's", "visits", "features", "non-zeros"])}
+{markdown(sizes(results), ["cohort", "patients", "of the paper's", "visits", "features", "nonzeros"])}
 
 `simulate.ehr` in the shapes of the paper's two data sets, with {cohorts.PHENOTYPES} phenotypes
-planted{synpuf_words(table)}.
+planted{synpuf_clause(table)}.
 
 Ranks {ranks}; TASTE and Cohen+ with λ, μ ∈ {grid_of(table, "TASTE")}, COPA+ with
-λ ∈ {grid_of(table, "CopaPlus")}; {starts} starts each; once with weights measured against the size of the data
-("relative") and once as they are ("absolute", the paper's); until the objective falls by less than 1e-4 of itself.
+λ ∈ {grid_of(table, "CopaPlus")}; {starts} starts each; with weights relative to the size of the data and with absolute
+weights, the paper's; until the relative decrease of the objective is below 1e-4.
 
-Cohen+ runs on TASTE's own core, where with a fixed μ it takes the very same steps (docs/baselines.md), so that one
-start is enough to see that the two agree but for their time. "As published" is its authors' algorithm, HALS with
-explicit Khatri–Rao products, here in numpy on one core. It runs in the middle of the grid only, from
-{published_starts(table)} starts: the whole grid would take {span(whole_grid(table, starts))}.
+Cohen+ runs on TASTE's core, where with a fixed μ its iterates are those of TASTE (docs/baselines.md), so that one start
+suffices to show that the two differ only in time. "As published" is its authors' algorithm, HALS with explicit
+Khatri–Rao products, in numpy on one core. It runs in the middle of the grid only, from {published_starts(table)}
+starts: the complete grid would take {format_duration(complete_grid(table, starts))}.
 
-Times are of {int(results["threads"].iloc[0])} thread(s), compiling left out, on a machine that did other work beside
-(load average {low:g} to {high:g} on {int(results["cores"].iloc[0])} cores): processor seconds are what to compare.
+Times are for {int(results["threads"].iloc[0])} thread(s), without compilation. The computer also ran other processes
+(load average {low:g} to {high:g} on {int(results["cores"].iloc[0])} cores): compare processor seconds.
 
-The figure has λ = 0.1 and μ = 1 (relative) or 0.1 (absolute); CPI below {LOWEST_CPI:g} is left out of it.
+The figure has λ = 0.1 and μ = 1 (relative) or 0.1 (absolute); CPI below {MIN_CPI:g} is not shown in it.
 
-## Beside the paper
+## Comparison with the paper
 
-The paper finds comparable RMSE, poor CPI for COPA+, higher CPI for TASTE than for Cohen+, and TASTE up to
-{PAPER_TIMES["Sutter"]} (Sutter) and {PAPER_TIMES["CMS"]:g} (CMS) times as fast as Cohen+. Measured, at λ = μ = 0.1 and
-absolute weights, to the same tolerance:
+The paper finds comparable RMSE, low CPI for COPA+, higher CPI for TASTE than for Cohen+, and TASTE up to
+{PAPER_RATIOS["Sutter"]} (Sutter) and {PAPER_RATIOS["CMS"]:g} (CMS) times as fast as Cohen+. Measured, at λ = μ = 0.1
+and absolute weights, to the same tolerance:
 
-{times_faster(table)}
+{time_ratios(table)}
 
-{verdict(table, "relative")} {verdict(table, "absolute")} Absolute weights mean something else on every cohort.
+{verdict(table, "relative")} {verdict(table, "absolute")} The scale of absolute weights depends on the cohort.
 
 ## With the weights that the paper would choose
 
-Those with the lowest mean RMSE, λ/2 on static entries, as in the paper. The RMSE shown counts static entries by one, so
-that it can be compared across λ.
+Those with the lowest mean RMSE, with weight λ/2 on static entries as in the paper. The RMSE in the table has weight 1
+on static entries, so that it can be compared across λ.
 
 ### Relative weights
 
@@ -122,25 +122,25 @@ def published_starts(table: "pd.DataFrame") -> int:
     return int(table.loc[table["method"] == PUBLISHED, "count"].max())
 
 
-def whole_grid(table: "pd.DataFrame", starts: int) -> float:
-    """Seconds that the published algorithm would take for every cell that the others have."""
+def complete_grid(table: "pd.DataFrame", starts: int) -> float:
+    """Return the seconds that the published algorithm would take for all cells of the grid."""
     fits = 2 * starts * len(table.loc[table["method"] == "TASTE", ["lam", "mu"]].drop_duplicates())
     return float(table.loc[table["method"] == PUBLISHED, "processor_seconds_mean"].sum()) * fits
 
 
 def smallest_mu(table: "pd.DataFrame") -> str:
-    """Whether RMSE can choose μ."""
-    ours = table[table["method"] == "TASTE"]
-    if ours["mu"].nunique() < 2:
-        return "Only one μ was tried, so nothing is said here about choosing it."
+    """Return whether the RMSE can be used to choose μ."""
+    taste = table[table["method"] == "TASTE"]
+    if taste["mu"].nunique() < 2:
+        return "Only one μ was run."
     lowest = worst = total = 0
-    for _, part in ours.groupby(["data", "weights", "rank", "lam"]):
+    for _, part in taste.groupby(["data", "weights", "rank", "lam"]):
         total += 1
         lowest += int(part.sort_values("rmse_one_mean")["mu"].iloc[0] == part["mu"].min())
         worst += int(part.sort_values("cpi_mean")["mu"].iloc[0] == part["mu"].min())
     return (
         f"In {lowest} of {total} comparisons across μ alone the smallest μ has the lowest RMSE, and in {worst} the "
-        "lowest CPI: RMSE cannot choose μ."
+        "lowest CPI: the RMSE cannot be used to choose μ."
     )
 
 
@@ -163,9 +163,10 @@ def sizes(results: "pd.DataFrame") -> list[list[str]]:
     return rows
 
 
-def synpuf_words(table: "pd.DataFrame") -> str:
-    there = (table["data"] == cohorts.SYNPUF).any()
-    return "; and patients of DE-SynPUF (CCS diagnoses, a day a visit, at least five visits)" if there else ""
+def synpuf_clause(table: "pd.DataFrame") -> str:
+    included = (table["data"] == cohorts.SYNPUF).any()
+    text = "; and patients of DE-SynPUF (CCS diagnoses, one visit per day, at least five visits)"
+    return text if included else ""
 
 
 def grid_of(table: "pd.DataFrame", method: str) -> str:
@@ -173,8 +174,8 @@ def grid_of(table: "pd.DataFrame", method: str) -> str:
     return "{" + ", ".join(f"{value:g}" for value in values) + "}"
 
 
-def times_faster(table: "pd.DataFrame") -> str:
-    """Cohen+ as published over TASTE, the same objective and weights."""
+def time_ratios(table: "pd.DataFrame") -> str:
+    """Return the ratio of Cohen+ as published to TASTE, with the same objective and weights."""
     rows = []
     middle = table[(table["weights"] == "absolute") & (table["lam"] == 0.1) & (table["mu"] == 0.1)]
     for (data, rank), part in middle.groupby(["data", "rank"], sort=False):
@@ -186,28 +187,28 @@ def times_faster(table: "pd.DataFrame") -> str:
                 [
                     shape_name(str(data)),
                     str(rank),
-                    *[spread(float(seconds[name]), float(deviation[name])) for name in pair],
+                    *[mean_sd(float(seconds[name]), float(deviation[name])) for name in pair],
                     f"{float(seconds[PUBLISHED]) / float(seconds['TASTE']):.0f}",
-                    f"up to {PAPER_TIMES[data]:g}" if data in PAPER_TIMES else "–",
+                    f"up to {PAPER_RATIOS[data]:g}" if data in PAPER_RATIOS else "–",
                 ]
             )
-    header = ["cohort", "rank", "TASTE, processor s", "Cohen+ as published, processor s", "times", "paper"]
+    header = ["cohort", "rank", "TASTE, processor s", "Cohen+ as published, processor s", "ratio", "paper"]
     return markdown(rows, header)
 
 
 def verdict(table: "pd.DataFrame", weights: str) -> str:
-    """CPI and RMSE of TASTE beside COPA+, at the weights of the figure."""
+    """Compare CPI and RMSE of TASTE and COPA+ at the weights of the figure."""
     rows = at_middle(table[table["weights"] == weights])
-    ours, theirs = (
+    taste, copa = (
         rows[rows["method"] == name].set_index(["data", "rank"])[["cpi_mean", "rmse_one_mean"]]
         for name in ("TASTE", "CopaPlus")
     )
-    above = int((ours["cpi_mean"] > theirs["cpi_mean"]).sum())
-    change = ours["rmse_one_mean"] / theirs["rmse_one_mean"] - 1
+    above = int((taste["cpi_mean"] > copa["cpi_mean"]).sum())
+    change = taste["rmse_one_mean"] / copa["rmse_one_mean"] - 1
     return (
-        f"With {weights} weights, as in the figure, TASTE's CPI is {ours['cpi_mean'].min():.2f} to "
-        f"{ours['cpi_mean'].max():.2f}, above COPA+'s in {above} of {len(ours)}, and its RMSE differs from COPA+'s by "
-        f"{100 * change.min():+.1f} to {100 * change.max():+.1f} %."
+        f"With {weights} weights, as in the figure, TASTE's CPI is {taste['cpi_mean'].min():.2f} to "
+        f"{taste['cpi_mean'].max():.2f}, above COPA+'s in {above} of {len(taste)}, and its RMSE differs from COPA+'s "
+        f"by {100 * change.min():+.1f} to {100 * change.max():+.1f} %."
     )
 
 
@@ -216,35 +217,35 @@ def chosen(table: "pd.DataFrame", weights: str) -> str:
     picked = best(table, weights)
     for data in table["data"].unique():
         for rank in sorted(table["rank"].unique()):
-            here = picked[(picked["data"] == data) & (picked["rank"] == rank)].set_index("method")
-            for method in ordered(here.index):
-                row = here.loc[method]
+            selected = picked[(picked["data"] == data) & (picked["rank"] == rank)].set_index("method")
+            for method in sort_methods(selected.index):
+                row = selected.loc[method]
                 rows.append(
                     [
                         shape_name(data),
                         str(rank),
                         LABELS[method],
-                        shown(row["lam"]),
-                        shown(row["mu"]),
-                        spread(row["rmse_one_mean"], row["rmse_one_sd"], 4),
-                        spread(row["cpi_mean"], row["cpi_sd"]),
-                        spread(row["processor_seconds_mean"], row["processor_seconds_sd"]),
+                        format_value(row["lam"]),
+                        format_value(row["mu"]),
+                        mean_sd(row["rmse_one_mean"], row["rmse_one_sd"], 4),
+                        mean_sd(row["cpi_mean"], row["cpi_sd"]),
+                        mean_sd(row["processor_seconds_mean"], row["processor_seconds_sd"]),
                     ]
                 )
     return markdown(rows, ["cohort", "rank", "", "λ", "μ", "RMSE", "CPI", "processor seconds"])
 
 
 def by_weights(table: "pd.DataFrame") -> str:
-    ours = table[(table["method"] == "TASTE") & (table["rank"] == table["rank"].max())]
+    taste = table[(table["method"] == "TASTE") & (table["rank"] == table["rank"].max())]
     rows = [
         [
             f"{shape_name(row['data'])}, {row['weights']}",
-            shown(row["lam"]),
-            shown(row["mu"]),
-            spread(row["rmse_one_mean"], row["rmse_one_sd"], 4),
-            spread(row["cpi_mean"], row["cpi_sd"]),
-            shown(row["iterations_mean"], 3),
+            format_value(row["lam"]),
+            format_value(row["mu"]),
+            mean_sd(row["rmse_one_mean"], row["rmse_one_sd"], 4),
+            mean_sd(row["cpi_mean"], row["cpi_sd"]),
+            format_value(row["iterations_mean"], 3),
         ]
-        for _, row in ours.iterrows()
+        for _, row in taste.iterrows()
     ]
     return markdown(rows, ["cohort, weights", "λ", "μ", "RMSE", "CPI", "iterations"])

@@ -1,4 +1,4 @@
-"""What a study is: the names of all, the options they take, and what the module of each one offers."""
+"""The interface of a study: names, options, and what the module of each study defines."""
 
 import importlib
 from collections.abc import Callable
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-HOMES = {
+MODULES = {
     "recovery": "recovery",
     "speed": "speed",
     "scale": "scale",
     "prediction": "prediction",
     "heart-failure": "heart_failure",
 }
-NAMES = tuple(HOMES)
-"""The studies that there are."""
+NAMES = tuple(MODULES)
+"""The names of the studies."""
 
-Cell = dict[str, Any]  # one fit or one split: plain numbers, words and truth values that say all of it
+Cell = dict[str, Any]  # the settings of one fit or one split: numbers, strings and booleans
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader may ask of a study; what is None is the study's own choice.
+    """The options of a study; None leaves the choice to the study.
 
     Examples
     --------
@@ -38,19 +38,19 @@ class Options:
     Options(quick=True, seed=0, starts=None, splits=2, size=None, fraction=None, ...)
     """
 
-    quick: bool = False  # a tiny version, to see that it runs
+    quick: bool = False  # a tiny version, to try it out
     seed: int = 0
     starts: int | None = None
     splits: int | None = None
     size: str | None = None  # "laptop" or "paper"
     fraction: float | None = None  # of the paper's number of patients
     largest: int | None = None  # patients
-    limit_minutes: float | None = None  # for one cell
+    limit_minutes: float | None = None  # of one cell
     device: str | None = None
-    synpuf: str | None = None  # folder of DE-SynPUF
+    synpuf: str | None = None  # the folder of DE-SynPUF
 
     def given(self) -> set[str]:
-        """The options that are not left to the study; it refuses those that it has no use for.
+        """Return the names of the options that are set; a study refuses those that it does not have.
 
         Examples
         --------
@@ -58,71 +58,71 @@ class Options:
         >>> studies.Options(quick=True, splits=2).given()
         {'splits'}
         """
-        always = {"quick", "seed"}
-        return {name for name, value in asdict(self).items() if value is not None} - always
+        common = {"quick", "seed"}
+        return {name for name, value in asdict(self).items() if value is not None} - common
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a cell is given to work with, none of which may change what it finds."""
+class CellContext:
+    """The environment that a cell runs in, on which its result must not depend."""
 
     options: Options
     threads: int | None = None  # None: all cores
-    folder: Path | None = None  # its own, kept over breaks, for what a long cell has got so far
-    told: Callable[[float], None] = field(default=lambda share: None)  # how much of this cell is done, 0 to 1
+    folder: Path | None = None  # of its own, kept when the study is interrupted, for intermediate results
+    on_progress: Callable[[float], None] = field(default=lambda fraction: None)  # of this cell that is done
 
 
 class Study(Protocol):
-    """The module of a study. Everything it says of results, it says from `results`: no figure is typed by hand.
+    """The module of a study. Table, figure and page are functions of `results`: no number is typed by hand.
 
-    `results` has a row for each cell (or several, where a cell finds several things): the cell's own words, what it
-    found, and `cell`, `cell_seconds`, `cell_processor_seconds`, `cores`, `threads`, `processor`, `versions`.
+    `results` has at least a row for each cell: the cell's settings, what it measured, and `cell`, `cell_seconds`,
+    `cell_processor_seconds`, `cores`, `threads`, `processor`, `versions`.
 
-    A study may also say `WIDE = True`, when a cell shares out its work by itself and `Work.threads` is how many
-    processes it may have, and `FILES`, names of files that cells leave in `Work.folder` for the reader.
+    A study may also define `PARALLEL_CELLS = True` if a cell starts processes itself, at most `CellContext.threads`,
+    and `FILES`, names of files that cells write to `CellContext.folder` and that belong to the results.
     """
 
     NAME: str
     TITLE: str
     QUESTION: str  # one sentence
-    TIMED: bool  # a study that takes times runs one cell after the other
-    ACCEPTS: frozenset[str]  # the options it knows, of those that are None otherwise
+    TIMED: bool  # whether it measures times, so that cells run one after another
+    ACCEPTS: frozenset[str]  # the options that it has, besides quick and seed
 
     @staticmethod
     def cells(options: Options) -> list[Cell]:
-        """All that is to be done, always in the same order."""
+        """Return all cells, always in the same order."""
 
     @staticmethod
-    def run(cell: Cell, work: Work) -> Row | list[Row]:
-        """Do one: a pure function of the cell (but for times), whoever runs it."""
+    def run(cell: Cell, context: CellContext) -> Row | list[Row]:
+        """Run one cell; apart from times, the result depends on the cell only."""
 
     @staticmethod
     def cost(cell: Cell) -> float:
-        """How long it takes beside the others; only the time left is told by it."""
+        """Return the relative duration of a cell, for the estimate of the time left."""
 
     @staticmethod
     def table(results: "pd.DataFrame") -> "pd.DataFrame":
-        """One row for each setting, with mean and standard deviation over starts or splits."""
+        """Return mean and standard deviation over starts or splits, a row for each setting."""
 
     @staticmethod
     def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure": ...
 
     @staticmethod
     def text(results: "pd.DataFrame", table: "pd.DataFrame") -> str:
-        """The page, in Markdown, below its title and question."""
+        """Return the page in Markdown, without its title and question."""
 
 
 def load(name: str) -> Study:
-    if name not in HOMES:
-        raise InputError(f"There is no study {name!r}: choose one of {', '.join(NAMES)}.")
-    return cast(Study, importlib.import_module(f"phenotaste.studies.{HOMES[name]}"))
+    if name not in MODULES:
+        raise InputError(f"The study {name!r} does not exist: choose one of {', '.join(NAMES)}.")
+    return cast(Study, importlib.import_module(f"phenotaste.studies.{MODULES[name]}"))
 
 
 def check_options(study: Study, options: Options) -> None:
     unknown = sorted(options.given() - study.ACCEPTS)
     if unknown:
         raise InputError(
-            f"The study {study.NAME} has no use for {' and '.join(name.replace('_', '-') for name in unknown)}: "
+            f"The study {study.NAME} has no option {' and '.join(name.replace('_', '-') for name in unknown)}: "
             "leave it out."
         )
     for name in ("starts", "splits", "largest"):
