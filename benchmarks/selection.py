@@ -39,12 +39,12 @@ KEPT = [
     "rank",
     "dissimilarity",
     "dissimilarity_se",
-    "found_again",
+    "reproducibility",
     "rmse",
     "best_rmse",
     "cpi",
 ]
-KEPT += ["unseen_error", "seen_error", "halves_least"]
+KEPT += ["held_out_error", "fitted_error", "split_half_cosine_min"]
 
 
 def main() -> None:
@@ -152,7 +152,7 @@ def time_grid(work: Path, only: str | None) -> dict[str, Any] | None:
             for rule in rules.RULES
         },
         "by_rank": rules.by_rank(rules.DEFAULT, table)[
-            ["rank", "lam", "mu", "dissimilarity", "found_again", "rmse", "cpi"]
+            ["rank", "lam", "mu", "dissimilarity", "reproducibility", "rmse", "cpi"]
         ].to_dict("list"),
     }
     kept.write_text(json.dumps(found))
@@ -198,10 +198,10 @@ def rule_table(draws: pd.DataFrame) -> str:
 
 def grid_lines(grid: dict[str, Any]) -> list[str]:
     rows = pd.DataFrame(grid["by_rank"])
-    table = ["| rank | λ | μ | dissimilarity | found again | RMSE | CPI |", "|---|---|---|---|---|---|---|"]
+    table = ["| rank | λ | μ | dissimilarity | reproducibility | RMSE | CPI |", "|---|---|---|---|---|---|---|"]
     for row in rows.itertuples():
         table.append(
-            f"| {row.rank} | {row.lam:g} | {row.mu:g} | {row.dissimilarity:.4f} | {row.found_again:.0%} | "
+            f"| {row.rank} | {row.lam:g} | {row.mu:g} | {row.dissimilarity:.4f} | {row.reproducibility:.0%} | "
             f"{row.rmse:.4f} | {row.cpi:.3f} |"
         )
     named = [

@@ -20,11 +20,11 @@ def cost(cell):
     return 1.0 + cell["number"]
 
 
-def run(cell, work):
+def run(cell, context):
     if cell["number"] in stop_at:
         raise KeyboardInterrupt
     done.append(cell["number"])
-    work.told(0.5)
+    context.on_progress(0.5)
     found = {"square": np.float64(cell["number"] ** 2), "seeded": cell["seed"], "nothing": float("nan")}
     return found if cell["number"] != 2 else [found, found | {"square": -4.0}]
 

@@ -11,7 +11,6 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 
 from phenotaste.disclosure import MIN_CELL_SIZE, Gate
 from phenotaste.errors import InputError
-from phenotaste.prediction.calibration import GRID, calibration, risk_groups, roc_curve
 from phenotaste.prediction.evaluation_tables import (
     CALIBRATED,
     bounds,
@@ -19,10 +18,17 @@ from phenotaste.prediction.evaluation_tables import (
     over_splits,
     summary_table,
 )
-from phenotaste.prediction.measures import NAMES, measure, measured
-from phenotaste.prediction.nested_split import Found
-from phenotaste.prediction.results import Task
-from phenotaste.prediction.splits import check_sizes, draw_split
+from phenotaste.prediction.measures import (
+    NAMES,
+    ROC_GRID,
+    bootstrap_measures,
+    calibration,
+    measure,
+    risk_groups,
+    roc_curve,
+)
+from phenotaste.prediction.nested_split import SplitResult, Task
+from phenotaste.prediction.split_cohorts import check_sizes, draw_split
 
 seeds = st.integers(0, 10**6)
 
@@ -91,7 +97,7 @@ def test_a_resample_of_one_class_has_no_measures():
 def test_resamples_are_of_patients_and_the_same_for_every_method_and_split():
     risk, case = predictions(1, 40)
     test, K = np.arange(0, 80, 2), 80
-    found = measured(risk, case, test, K, 300, 7)
+    found = bootstrap_measures(risk, case, test, K, 300, 7)
     assert set(found.values) == set(NAMES)
     assert found.resampled.shape == (300, 3)
     rng = np.random.default_rng([7, 2])
@@ -99,7 +105,7 @@ def test_resamples_are_of_patients_and_the_same_for_every_method_and_split():
         drawn = np.bincount(rng.integers(K, size=K), minlength=K)[test]
         chosen = np.repeat(np.arange(len(test)), drawn)
         assert row[0] == pytest.approx(roc_auc_score(case[chosen], risk[chosen]))
-    one_by_one = measured(risk, case, test, K, 3, 7).resampled
+    one_by_one = bootstrap_measures(risk, case, test, K, 3, 7).resampled
     assert (one_by_one == found.resampled[:3]).all()
     middle = np.nanmean(found.resampled[:, 0])
     assert middle == pytest.approx(found.values["auc"], abs=0.03)
@@ -112,7 +118,7 @@ def test_the_bootstrap_interval_has_its_nominal_coverage():
     for trial in range(200):
         case = np.arange(150) < 50
         risk = rng.normal(case * 1.0, 1.0)
-        draws = measured(risk, case, np.arange(150), 150, 200, trial).resampled[:, 0]
+        draws = bootstrap_measures(risk, case, np.arange(150), 150, 200, trial).resampled[:, 0]
         low, high = np.quantile(draws, [0.025, 0.975])
         covered += low <= truth <= high
     assert 0.90 <= covered / 200 <= 0.99
@@ -198,7 +204,7 @@ def test_the_roc_curve_rises_and_its_area_is_near_the_auc(seed, n, ties):
     assert (np.diff(curve) >= -1e-12).all()
     assert curve[-1] == 1.0
     # In steps of 11 patients the area is that of grouped risks, a little less than the AUC, and never far from it.
-    coarse = np.trapezoid(curve, GRID)
+    coarse = np.trapezoid(curve, ROC_GRID)
     assert abs(coarse - measure(risk, case)[0, 0]) < 0.03 + 2 * MIN_CELL_SIZE / n
 
 
@@ -230,8 +236,8 @@ def test_differences_are_taken_resample_by_resample_and_split_by_split():
     finished = {}
     for split in range(3):
         draws, auc = rng.random((50, 3)), rng.random()
-        finished[Task("taste", split)] = Found({"auc": auc}, {"resampled": draws})
-        finished[Task("raw", split)] = Found({"auc": auc - 0.05}, {"resampled": draws - [0.05, 0, 0]})
+        finished[Task("taste", split)] = SplitResult({"auc": auc}, {"resampled": draws})
+        finished[Task("raw", split)] = SplitResult({"auc": auc - 0.05}, {"resampled": draws - [0.05, 0, 0]})
     row = comparison_table(finished).iloc[0]
     bounds = (
         "difference",
@@ -253,7 +259,7 @@ def test_one_outlying_slope_does_not_dominate_the_summary():
     finished = {}
     for split, slope in enumerate((0.9, 1.1, 135.0, None)):
         figures = {"auc": 0.7, "auprc": 0.3, "brier": 0.1} | dict.fromkeys(CALIBRATED, slope)
-        finished[Task("taste", split)] = Found(figures, {"resampled": np.full((5, 3), 0.7)})
+        finished[Task("taste", split)] = SplitResult(figures, {"resampled": np.full((5, 3), 0.7)})
     row = summary_table(finished).iloc[0]
     assert row["calibration_slope"] == pytest.approx(1.1)
     assert bounds(row)[2] == "95 % interval over splits"

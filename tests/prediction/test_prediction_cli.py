@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from phenotaste import simulate
-from phenotaste.cli.predict import methods_of
+from phenotaste.cli.predict import parse_methods
 
 SMALL = ("--ranks", "3", "--splits", "2", "--baselines", "raw", "--resamples", "40", "--max-iter", "40")
 
@@ -113,11 +113,11 @@ def test_unreadable_options_are_invalid_usage(call, options):
 
 
 def test_methods_by_name():
-    assert methods_of(None, True) is None
-    assert methods_of("none", True) == []
-    assert methods_of("copa, gru", True) == ["copa", "gru"]
-    assert methods_of("all", True) == ["copa", "copa-static", "cntf", "gru", "raw", "raw-static"]
-    assert methods_of("all", False) == ["copa", "cntf", "gru", "raw"]
+    assert parse_methods(None, True) is None
+    assert parse_methods("none", True) == []
+    assert parse_methods("copa, gru", True) == ["copa", "gru"]
+    assert parse_methods("all", True) == ["copa", "copa-static", "cntf", "gru", "raw", "raw-static"]
+    assert parse_methods("all", False) == ["copa", "cntf", "gru", "raw"]
 
 
 def test_help_shows_an_example(call):

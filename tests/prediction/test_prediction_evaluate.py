@@ -9,17 +9,15 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-import phenotaste.prediction.repeated_splits as evaluation
 from phenotaste import TASTE, Cohort, InputError, prediction, simulate
-from phenotaste.prediction.methods import Grids, checked_methods
-from phenotaste.prediction.nested_split import run_cell
-from phenotaste.prediction.results import Folder, Task
-from phenotaste.prediction.splits import draw_split
+from phenotaste.prediction.methods import TuningSettings, checked_methods
+from phenotaste.prediction.nested_split import EvaluationFolder, SplitSettings, Task, run_split
+from phenotaste.prediction.split_cohorts import draw_split
 
 SMALL = {"ranks": (3, 5), "splits": 2, "baselines": ["raw"], "resamples": 60, "C": [0.1, 1.0], "max_iter": 40}
 FILES = {
-    "settings.json", "cells", "splits.csv", "summary.csv", "comparison.csv", "tuning.csv", "roc.csv", "calibration.csv",
-    "coefficients.csv", "model", "figures", "prediction.md",
+    "settings.json", "splits", "splits.csv", "summary.csv", "comparison.csv", "tuning.csv", "roc.csv",
+    "calibration.csv", "coefficients.csv", "model", "figures", "prediction.md",
 }  # fmt: skip
 
 
@@ -107,8 +105,8 @@ def test_phenotypes_that_carry_the_planted_risk_are_named():
     assert first["odds_ratio"] > 2
     assert first["odds_ratio_low"] > 1.5
     assert first["kept"] == 1.0
-    assert first["found_in_splits"] == 2
-    assert first["splits_lowest"] > 1.5
+    assert first["reproduced_in_splits"] == 2
+    assert first["splits_minimum"] > 1.5
     assert cohort.feature_names[column.argmax()] in first["definition"]
     others = found.coefficients.iloc[1:]["odds_ratio"]
     assert np.abs(np.log(others)).max() < np.log(first["odds_ratio"])
@@ -125,8 +123,8 @@ def test_the_folder_is_complete_and_holds_no_patients(folder, cohort, found):
     assert TASTE.load(folder / "model").V_.tobytes() == found.model.V_.tobytes()
     # Neither risks nor labels of single patients are in any file, nor a number for each test patient.
     tested = len(draw_split(cohort.labels == 1, 0, 0).test)
-    for path in (folder / "cells").iterdir():
-        arrays = Folder(folder).found(Task(*_task(path))).arrays
+    for path in (folder / "splits").iterdir():
+        arrays = EvaluationFolder(folder).load(Task(*_task(path))).arrays
         assert "risk" not in arrays
         assert all(tested not in array.shape for array in arrays.values())
 
@@ -151,18 +149,18 @@ def test_an_interrupted_run_resumes_to_the_same_result(cohort, folder, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         prediction.evaluate(cohort, out=place, callback=break_off, **SMALL)
     assert len(pd.read_csv(place / "splits.csv")) == 2  # both methods of the first split
-    kept = {path.name: path.stat().st_mtime_ns for path in (place / "cells").iterdir()}
+    kept = {path.name: path.stat().st_mtime_ns for path in (place / "splits").iterdir()}
     assert set(kept) == {"taste-0.safetensors", "raw-0.safetensors"}
-    with pytest.raises(InputError, match="holds a prediction already"):
+    with pytest.raises(InputError, match="already holds this prediction"):
         prediction.evaluate(cohort, out=place, **SMALL)
-    damaged = place / "cells" / "raw-0.safetensors"
+    damaged = place / "splits" / "raw-0.safetensors"
     content = bytearray(damaged.read_bytes())
     content[-3] ^= 1
     damaged.write_bytes(content)
     seen = []
-    with pytest.warns(UserWarning, match="damaged: done once more"):
+    with pytest.warns(UserWarning, match="damaged: recomputed"):
         prediction.evaluate(cohort, out=place, resume=True, callback=seen.append, **SMALL)
-    assert (place / "cells" / "taste-0.safetensors").stat().st_mtime_ns == kept["taste-0.safetensors"]
+    assert (place / "splits" / "taste-0.safetensors").stat().st_mtime_ns == kept["taste-0.safetensors"]
     assert [(now.method, now.split) for now in seen] == [("raw", 0), ("taste", 1), ("taste", 1), ("raw", 1)]
     assert (seen[-1].done, seen[-1].total, seen[-1].share) == (6, 6, 1.0)
     assert seen[0].done == 3  # two fits were done before the break
@@ -176,9 +174,9 @@ def test_splits_and_methods_may_be_added_but_no_setting_changed(cohort, tmp_path
     assert grown.splits["auc"].iloc[0] == first.splits["auc"].iloc[0]
     assert len(grown.splits) == 4
     for other, word in ((SMALL, "ranks"), (small | {"random_state": 1}, "random_state")):
-        with pytest.raises(InputError, match=f"begun with other {word}"):
+        with pytest.raises(InputError, match=rf"started with different settings \({word}\)"):
             prediction.evaluate(cohort, out=place, resume=True, **other)
-    with pytest.raises(InputError, match="other labels"):
+    with pytest.raises(InputError, match=r"other results \(different labels\)"):
         prediction.evaluate(cohort, 1 - cohort.labels, out=place, resume=True, **small)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").write_text("")
@@ -193,7 +191,7 @@ def test_patient_risks_are_written_only_on_request_and_privately(cohort, tmp_pat
     table = pd.read_parquet(place / "predictions.parquet")
     assert table["risk"].to_numpy().tobytes() == found.predictions["risk"].to_numpy().tobytes()
     assert os.stat(place / "predictions.parquet").st_mode & 0o077 == 0
-    assert os.stat(place / "cells").st_mode & 0o077 == 0
+    assert os.stat(place / "splits").st_mode & 0o077 == 0
     assert prediction.evaluate(cohort, **small).predictions is None
 
 
@@ -269,7 +267,7 @@ def test_few_cases_show_no_curves(tmp_path):
     labels[np.flatnonzero(cohort.labels)[:50]] = 1
     small = SMALL | {"ranks": 3, "splits": 1}
     found = prediction.evaluate(cohort, labels, out=tmp_path / "out", **small)
-    assert found.counts["tested_cases"] is None
+    assert found.counts["test_cases"] is None
     assert len(found.roc) == len(found.calibration) == 0
     assert {entry.where for entry in found.audit} >= {"ROC curve", "calibration", "prediction"}
     assert not (tmp_path / "out" / "figures" / "roc.png").exists()
@@ -277,7 +275,7 @@ def test_few_cases_show_no_curves(tmp_path):
     with pytest.raises(InputError, match="too few patients"):
         found.plot("roc")
     open_gate = prediction.evaluate(cohort, labels, trusted=True, out=tmp_path / "trusted", **small)
-    assert open_gate.counts["tested_cases"] == 8
+    assert open_gate.counts["test_cases"] == 8
     assert len(open_gate.roc) > 0
     assert "Disclosure control is off" in (tmp_path / "trusted" / "prediction.md").read_text()
 
@@ -316,15 +314,9 @@ def test_all_methods_on_one_split(cohort):
     settings = {"cntf": {"max_iter": 3, "max_epochs": 2}, "gru": {"max_epochs": 2, "hidden_size": 8}}
     case = cohort.labels == 1
     for method in ("cntf", "gru", "copa", "copa-static", "raw-static"):
-        found = run_cell(
-            cohort,
-            case,
-            draw_split(case, 0, 0),
-            method,
-            Grids(ranks=(3,), more=settings),
-            resamples=5,
-            keep_risk=True,
-        )
+        tuning = TuningSettings(ranks=(3,), extra=settings)
+        common = SplitSettings(tuning, resamples=5, keep_risk=True)
+        found = run_split(cohort, case, Task(method, 0), common)
         risk = found.arrays["risk"]
         assert ((risk >= 0) & (risk <= 1)).all()
         assert 0 <= found.figures["auc"] <= 1
@@ -351,17 +343,17 @@ def test_mu_zero_warns_once(cohort):
     assert sum("mu=0" in str(warning.message) for warning in said) == 1
 
 
-def test_the_remaining_time_is_weighted_by_cost():
-    grids = Grids(ranks=(5, 20))
-    tasks = [Task("taste", 0), Task("raw", 0)]
+def test_the_remaining_time_is_weighted_by_cost(cohort):
     seen = []
-    report = evaluation.Reporter(tasks, tasks, grids, seen.append)
-    from phenotaste.prediction.methods import Candidate
-
-    report(tasks[0], Candidate(5, 0.1, 1.0))
-    report(tasks[0], Candidate(20, 0.1, 1.0))
-    report(tasks[1], Candidate())
-    shares = [now.share for now in seen]
-    assert shares[0] < shares[1] - shares[0]
-    assert shares[-1] == 1.0
-    assert [now.done for now in seen] == [1, 2, 3]
+    prediction.evaluate(
+        cohort, **SMALL | {"ranks": (3, 12), "splits": 1, "baselines": "raw", "callback": seen.append}
+    )
+    assert [progress.done for progress in seen] == [1, 2, 3]
+    assert [(progress.task.method, progress.task.candidate.rank) for progress in seen] == [
+        ("taste", 3),
+        ("taste", 12),
+        ("raw", None),
+    ]
+    fractions = [progress.fraction for progress in seen]
+    assert fractions[0] < fractions[1] - fractions[0]
+    assert fractions[-1] == 1.0

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 
 from phenotaste import Cohort, prediction, simulate
-from phenotaste.prediction.methods import Grids
-from phenotaste.prediction.nested_split import run_cell, tune
-from phenotaste.prediction.split_cohorts import parts_of
-from phenotaste.prediction.splits import draw_split
+from phenotaste.prediction.methods import TuningSettings
+from phenotaste.prediction.nested_split import SplitSettings, Task, run_split, tune
+from phenotaste.prediction.split_cohorts import draw_split, split_cohort
 
-GRIDS = Grids(
+GRIDS = TuningSettings(
     ranks=(3, 4),
     lams=(0.1, 1.0),
     max_iter=30,
-    more={
+    extra={
         "cntf": {"max_iter": 2, "max_epochs": 1, "hidden_size": 4},
         "gru": {"max_epochs": 1, "hidden_size": 4, "embedding_size": 4},
     },
@@ -62,7 +61,7 @@ def changed(cohort, who, *, extra=False, garbage=False, seed=0):
 
 def learned(cohort, case, split, method):
     """Everything that was learned and tuned, as bytes."""
-    candidate, fitted, tried = tune(parts_of(cohort, case, split), method, GRIDS, 11)
+    candidate, fitted, tried = tune(split_cohort(cohort, case, split), method, GRIDS, 11)
     bits = [repr(candidate), repr(tried)]
     if fitted.scores is not None:
         factors = fitted.scores.factors
@@ -88,8 +87,8 @@ def test_neither_records_nor_labels_of_test_patients_reach_the_tuning(cohort, ca
 
 @pytest.mark.parametrize("method", SCORED)
 def test_a_feature_of_validation_patients_only_does_not_change_the_definitions(cohort, case, split, method):
-    mine = tune(parts_of(cohort, case, split), method, GRIDS, 11)
-    theirs = tune(parts_of(changed(cohort, split.validation, extra=True), case, split), method, GRIDS, 11)
+    mine = tune(split_cohort(cohort, case, split), method, GRIDS, 11)
+    theirs = tune(split_cohort(changed(cohort, split.validation, extra=True), case, split), method, GRIDS, 11)
     for name in ("V_", "H_", "F_"):
         one, other = (getattr(found[1].scores.factors, name) for found in (mine, theirs))
         assert (one is None and other is None) or one.tobytes() == other.tobytes()
@@ -97,23 +96,23 @@ def test_a_feature_of_validation_patients_only_does_not_change_the_definitions(c
 
 def test_definitions_and_scaling_use_training_patients_only(cohort, case, split):
     """Other records and labels for validation patients leave factors and scale as they are, to the bit."""
-    one = Grids(ranks=(4,), max_iter=30)
+    one = TuningSettings(ranks=(4,), max_iter=30)
     other = case.copy()
     other[split.validation] = ~other[split.validation]
-    mine = tune(parts_of(cohort, case, split), "taste", one, 11)[1].scores
+    mine = tune(split_cohort(cohort, case, split), "taste", one, 11)[1].scores
     garbage = changed(cohort, split.validation, garbage=True)
-    theirs = tune(parts_of(garbage, other, split), "taste", one, 11)[1].scores
+    theirs = tune(split_cohort(garbage, other, split), "taste", one, 11)[1].scores
     assert mine.factors.V_.tobytes() == theirs.factors.V_.tobytes()
     assert mine.scale.tobytes() == theirs.scale.tobytes()
-    scores = mine.factors.transform(parts_of(cohort, case, split).train)
+    scores = mine.factors.transform(split_cohort(cohort, case, split).train)
     np.testing.assert_array_equal(mine.scale, scores.std(axis=0))
 
 
 def test_the_leakage_test_detects_a_leak_of_test_patients(cohort, case, split):
     """The counterpart: what is reported does change, so the checks above look at something."""
-    before = run_cell(cohort, case, split, "raw", GRIDS, resamples=0).figures
+    before = run_split(cohort, case, Task("raw", 0), SplitSettings(GRIDS, resamples=0)).figures
     garbage = changed(cohort, split.test, garbage=True)
-    after = run_cell(garbage, case, split, "raw", GRIDS, resamples=0).figures
+    after = run_split(garbage, case, Task("raw", 0), SplitSettings(GRIDS, resamples=0)).figures
     assert before["tried"] == after["tried"]
     assert before["auc"] != after["auc"]
 

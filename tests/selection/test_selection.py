@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from helpers.cohorts import cohort as made_up
 from phenotaste import TASTE, Cohort, InputError, metrics, selection, simulate
-from phenotaste.selection import execution, files, rules, table
-from phenotaste.selection.consensus import consensus
-from phenotaste.selection.evidence import evidence
-from phenotaste.selection.files import Result
-from phenotaste.selection.fits import estimator, patients_of
-from phenotaste.selection.grid import BOOTSTRAP, HALF, START, Fitting, Task, checked_grid, task_named
+from phenotaste.selection import execution, rules, table
+from phenotaste.selection.fits import Result, SelectionFolder, estimator, task_patients
+from phenotaste.selection.grid import BOOTSTRAP, HALF, START, FitSettings, Task, checked_grid
+from phenotaste.selection.matching import average, evidence
+from phenotaste.storage.encoding import unpack
 
 TIMES = ["seconds", "processor_seconds"]
-FIGURES = {"stability", "fit", "weights", "starts", "evidence", "unseen"}
+FIGURES = {"stability", "fit", "weights", "starts", "evidence", "holdout"}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def without_times(frame):
 def test_a_row_for_each_cell_from_plain_fits(patients, kept):
     """Everything in the table can be had by fitting TASTE by hand with the seeds of the selection."""
     found, _ = kept
-    fitting = Fitting()
+    fitting = FitSettings()
     models = [estimator(Task(START, 3, 0.1, 1.0, n), fitting).fit(patients) for n in range(4)]
     row = found.table.set_index(["rank", "lam", "mu"]).loc[(3, 0.1, 1.0)]
     pairs = [metrics.dissimilarity(a.V_, b.V_) for a, b in combinations(models, 2)]
@@ -74,7 +73,7 @@ def test_reproducibility_is_the_minimum_share_over_phenotypes():
     starts = [(a, b, 1.0), (a, b, 2.0), (b, a, 3.0), (a, c, 4.0)]
     results = [result(np.column_stack([x, y]), rmse=rmse) for x, y, rmse in starts]
     row = table.stability(results)
-    assert row["found_again"] == pytest.approx(2 / 3)
+    assert row["reproducibility"] == pytest.approx(2 / 3)
     assert row["matched"] == pytest.approx(5 / 6)
     assert row["dissimilarity"] == pytest.approx(3 * 0.5 / 6)
     assert (row["dissimilarity_low"], row["dissimilarity_high"]) == (0.0, 0.5)
@@ -113,10 +112,9 @@ def test_best_is_a_plain_fit_of_the_chosen_cell(patients, kept):
     n_init=st.integers(2, 5),
 )
 def test_tasks_have_names_and_seeds_of_their_own(ranks, lams, n_init):
-    grid, fitting = checked_grid(ranks, lams, 1, n_init), Fitting(random_state=5)
+    grid, fitting = checked_grid(ranks, lams, 1, n_init), FitSettings(random_state=5)
     tasks = list(grid.tasks())
     assert len({task.name for task in tasks}) == len(tasks) == len(set(ranks)) * len(set(lams)) * n_init
-    assert all(task_named(task.name) == task for task in tasks)
     seeds = {(task.rank, task.number): fitting.seed(task) for task in tasks}
     assert all(fitting.seed(task) == seeds[task.rank, task.number] for task in tasks)  # whatever the weights
     assert len(set(seeds.values())) == len(seeds)
@@ -150,13 +148,13 @@ def test_results_do_not_depend_on_processes_and_threads(patients, kept, tmp_path
 
 def test_no_temporary_files_are_left(patients, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    abandoned = tmp_path / f"{execution.PREFIX}of-a-killed-run"
+    abandoned = tmp_path / f"{execution.TEMPORARY_PREFIX}of-a-killed-run"
     abandoned.mkdir()
     (abandoned / "cohort").write_text("patients")
     seen = []
 
     def look(progress):
-        folders = list(tmp_path.glob(f"{execution.PREFIX}*"))
+        folders = list(tmp_path.glob(f"{execution.TEMPORARY_PREFIX}*"))
         seen.append([oct(folder.stat().st_mode & 0o777) for folder in folders])
 
     selection.select(patients, [2, 3], n_init=2, jobs=2, callback=look)
@@ -168,8 +166,8 @@ def test_no_temporary_files_are_left(patients, tmp_path, monkeypatch):
 
 
 def grid_table(rows):
-    """rank, lam, dissimilarity, its error, found_again, rmse, cpi."""
-    names = ["rank", "lam", "dissimilarity", "dissimilarity_se", "found_again", "best_rmse", "cpi"]
+    """rank, lam, dissimilarity, its error, reproducibility, rmse, cpi."""
+    names = ["rank", "lam", "dissimilarity", "dissimilarity_se", "reproducibility", "best_rmse", "cpi"]
     return pd.DataFrame(rows, columns=names).assign(mu=1.0)
 
 
@@ -186,7 +184,13 @@ RANKS = grid_table(
 
 @pytest.mark.parametrize(
     ("rule", "rank"),
-    [("stability", 2), ("one-standard-error", 3), ("found-again", 4), ("rmse-elbow", 4), ("cpi-floor", 5)],
+    [
+        ("stability", 2),
+        ("one-standard-error", 3),
+        ("reproducibility", 4),
+        ("rmse-elbow", 4),
+        ("cpi-floor", 5),
+    ],
 )
 def test_each_rule_on_a_constructed_table(rule, rank):
     assert RANKS.loc[rules.choose(rule, RANKS), "rank"] == rank
@@ -211,14 +215,14 @@ def test_the_papers_rule_takes_any_weights_and_the_others_unique_ones():
         ]
     )
     assert tuple(rows.loc[rules.choose("stability", rows), ["rank", "lam"]]) == (3, 1.0)
-    assert rules.by_rank("found-again", rows)["lam"].tolist() == [0.1, 1.0]
+    assert rules.by_rank("reproducibility", rows)["lam"].tolist() == [0.1, 1.0]
     assert rules.by_rank("stability", rows)["lam"].tolist() == [1.0, 1.0]
-    assert tuple(rows.loc[rules.choose("found-again", rows), ["rank", "lam"]]) == (3, 0.1)
+    assert tuple(rows.loc[rules.choose("reproducibility", rows), ["rank", "lam"]]) == (3, 0.1)
 
 
 def test_reproducibility_falls_back_on_the_closest_cell():
-    rows = RANKS.assign(found_again=[0.3, 0.5, 0.5, 0.2, 0.1])
-    assert rows.loc[rules.choose("found-again", rows), "rank"] == 4
+    rows = RANKS.assign(reproducibility=[0.3, 0.5, 0.5, 0.2, 0.1])
+    assert rows.loc[rules.choose("reproducibility", rows), "rank"] == 4
 
 
 def test_a_grid_of_one_rank_has_one_answer():
@@ -252,7 +256,7 @@ def test_evidence_follows_phenotypes_in_any_order(seed, rank):
     rows = evidence(best, [other], [])
     assert rows["similarity"].to_numpy() == pytest.approx(np.ones(2 * rank))
     assert rows["phenotype"].tolist() == sorted(list(range(1, rank + 1)) * 2)
-    averaged = consensus(best, [other])
+    averaged = average(best, [other])
     assert np.abs(averaged.V - best.V / np.linalg.norm(best.V, axis=0)).max() < 1e-12
 
 
@@ -265,21 +269,21 @@ def test_evidence_counts_reproduced_phenotypes(kept, patients):
     counts = stored.groupby(["kind", "factor"]).size()
     assert counts["starts", "V"] == counts["starts", "F"] == 3 * R
     assert counts["bootstrap", "V"] == counts["bootstrap", "F"] == 3 * R
-    short = found.found_again.set_index(["phenotype", "kind", "factor"])
+    short = found.reproducibility.set_index(["phenotype", "kind", "factor"])
     part = stored.query("phenotype == 1 and kind == 'bootstrap' and factor == 'V'")["similarity"]
-    assert short.loc[(1, "bootstrap", "V"), "found_again"] == np.mean(part >= 0.8)
+    assert short.loc[(1, "bootstrap", "V"), "reproducibility"] == np.mean(part >= 0.8)
     assert short.loc[(1, "bootstrap", "V"), "lowest"] == part.min()
 
 
 def test_bootstraps_and_halves_hold_the_patients_they_should(patients):
-    fitting = Fitting(random_state=2)
-    first, _ = patients_of(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 0), fitting)
-    same, _ = patients_of(patients, Task(BOOTSTRAP, 4, 1.0, 1.0, 0), fitting)
-    other, _ = patients_of(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 1), fitting)
+    fitting = FitSettings(random_state=2)
+    first, _ = task_patients(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 0), fitting)
+    same, _ = task_patients(patients, Task(BOOTSTRAP, 4, 1.0, 1.0, 0), fitting)
+    other, _ = task_patients(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 1), fitting)
     assert len(first) == len(patients)
     assert first.patient_ids.tolist() == same.patient_ids.tolist() != other.patient_ids.tolist()
     assert len({name.split("#")[0] for name in first.patient_ids}) < len(patients)
-    halves = [patients_of(patients, Task(HALF, 3, 0.1, 1.0, n), fitting) for n in range(4)]
+    halves = [task_patients(patients, Task(HALF, 3, 0.1, 1.0, n), fitting) for n in range(4)]
     ids = [sorted(fitted.patient_ids.tolist()) for fitted, _ in halves]
     assert sorted(ids[0] + ids[1]) == sorted(patients.patient_ids.tolist())
     assert [sorted(unseen.patient_ids.tolist()) for _, unseen in halves[:2]] == [ids[1], ids[0]]
@@ -288,19 +292,19 @@ def test_bootstraps_and_halves_hold_the_patients_they_should(patients):
 
 def test_holdout_is_the_error_of_patients_not_fitted(patients, kept):
     found, _ = kept
-    fitting, errors = Fitting(), []
+    fitting, errors = FitSettings(), []
     for number in (0, 1):
         task = Task(HALF, 3, 0.1, 1.0, number)
-        seen, unseen = patients_of(patients, task, fitting)
+        seen, unseen = task_patients(patients, task, fitting)
         model = estimator(task, fitting).fit(seen)
         scored = model.project(unseen)
         rebuilt = (scored.U * np.repeat(scored.W, np.diff(unseen.offsets), axis=0)) @ model.V_.T
         X = unseen.visits.toarray()
         errors.append(np.sum((X - rebuilt) ** 2) / np.sum(X**2))
     row = found.table.set_index(["rank", "lam"]).loc[(3, 0.1)]
-    assert row["unseen_error"] == pytest.approx(np.mean(errors), rel=1e-6)
-    assert row["seen_error"] < row["unseen_error"] < 1
-    assert 0 <= row["halves_least"] <= row["halves_alike"] <= 1
+    assert row["held_out_error"] == pytest.approx(np.mean(errors), rel=1e-6)
+    assert row["fitted_error"] < row["held_out_error"] < 1
+    assert 0 <= row["split_half_cosine_min"] <= row["split_half_cosine"] <= 1
 
 
 def test_consensus_is_a_model_that_scores(patients, kept):
@@ -320,7 +324,7 @@ def test_consensus_averages_cross_products_of_matched_phenotypes():
     V = np.eye(5)[:, :3]
     H = rng.random((3, 3))
     order = np.array([2, 0, 1])
-    averaged = consensus(result(V, H=H), [result(V[:, order], H=H[:, order])])
+    averaged = average(result(V, H=H), [result(V[:, order], H=H[:, order])])
     assert np.allclose(averaged.H.T @ averaged.H, H.T @ H)
 
 
@@ -354,8 +358,8 @@ def test_no_patient_data_is_on_disk(kept, patients):
     selection.select(named, 2, n_init=2, bootstraps=1, jobs=1, out=out.parent / "named")
     for path in (out.parent / "named").rglob("*"):
         assert path.is_dir() or b"patient-0" not in path.read_bytes()
-    fit = files.read_result(next((out / "fits").glob("start-*")))
-    assert {len(fit.V), len(fit.F), len(fit.H)}.isdisjoint({len(patients), patients.n_visits})
+    fit = unpack(next((out / "fits").glob("start-*")).read_bytes()).arrays
+    assert {len(array) for array in fit.values()}.isdisjoint({len(patients), patients.n_visits})
 
 
 # --- going on ----------------------------------------------------------------------------------------------
@@ -374,7 +378,7 @@ def test_resume_does_only_what_is_missing_and_ends_the_same(patients, kept, tmp_
     (broken / "fits" / f".{fits[3].name}.0123456789abcdef.partial").write_bytes(b"half")
     untouched = {path: path.stat().st_mtime_ns for path in fits[3:]}
     done = []
-    with pytest.warns(UserWarning, match=r"2 of the files in .* are damaged: fitted once more"):
+    with pytest.warns(UserWarning, match=r"2 of the files in .* are damaged: recomputed"):
         again = selection.select(
             patients, [2, 3, 4], lams=[0.1, 1], n_init=4, bootstraps=3, holdout=1, consensus=True,
             out=broken, resume=True, jobs=1, callback=done.append,
@@ -383,7 +387,7 @@ def test_resume_does_only_what_is_missing_and_ends_the_same(patients, kept, tmp_
     assert {path: path.stat().st_mtime_ns for path in fits[3:]} == untouched
     assert not list((broken / "fits").glob(".*"))
     pd.testing.assert_frame_equal(without_times(again.table), without_times(found.table), check_exact=True)
-    for name in ("table.csv", "evidence.csv", "found_again.csv", "selection.md"):
+    for name in ("table.csv", "evidence.csv", "reproducibility.csv", "selection.md"):
         assert (broken / name).read_bytes() == (out / name).read_bytes(), name
 
 
@@ -427,11 +431,13 @@ def test_an_interrupt_leaves_a_table_of_what_is_finished(patients, tmp_path):
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_damage_to_a_file_of_a_fit_is_detected(data, tmp_path_factory):
-    path = tmp_path_factory.mktemp("files") / "fit.safetensors"
+    folder, task = SelectionFolder(tmp_path_factory.mktemp("files")), Task(START, 2, 0.1, 1.0, 0)
+    folder.results.mkdir()
+    path = folder.result_path(task)
     rng = np.random.default_rng(0)
-    files.write_result(path, result(rng.random((3, 2)), rng.random((2, 2))))
+    folder.save(task, result(rng.random((3, 2)), rng.random((2, 2))))
     whole = path.read_bytes()
-    assert np.array_equal(files.read_result(path).V, np.random.default_rng(0).random((3, 2)))
+    assert np.array_equal(folder.load(task).V, np.random.default_rng(0).random((3, 2)))
     if data.draw(st.booleans(), label="torn"):
         path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
     else:
@@ -439,7 +445,7 @@ def test_any_damage_to_a_file_of_a_fit_is_detected(data, tmp_path_factory):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << bit
         path.write_bytes(bytes(flipped))
-    assert files.read_result(path) is None
+    assert folder.load(task) is None
 
 
 # --- refusals ----------------------------------------------------------------------------------------------
@@ -451,18 +457,21 @@ def test_any_damage_to_a_file_of_a_fit_is_detected(data, tmp_path_factory):
         ({"ranks": []}, "ranks is empty, so the grid has no cell"),
         ({"ranks": [3], "lams": []}, "lams is empty"),
         ({"ranks": [3], "mus": ()}, "mus is empty"),
-        ({"ranks": [3, 0]}, "ranks holds 0: every rank must be a whole number of at least 1"),
-        ({"ranks": [-2]}, "ranks holds -2"),
-        ({"ranks": [2.5]}, r"ranks holds 2\.5"),
+        ({"ranks": [3, 0]}, "ranks contains 0: every rank must be an integer of at least 1"),
+        ({"ranks": [-2]}, "ranks contains -2"),
+        ({"ranks": [2.5]}, r"ranks contains 2\.5"),
         ({"ranks": "3:5"}, "ranks must be a number or several"),
-        ({"ranks": [3], "lams": [-1]}, "lams holds -1"),
-        ({"ranks": [3], "mus": [float("nan")]}, "mus holds nan"),
+        ({"ranks": [3], "lams": [-1]}, "lams contains -1"),
+        ({"ranks": [3], "mus": [float("nan")]}, "mus contains nan"),
         ({"ranks": [3], "n_init": 1}, "n_init=1 is too few: stability compares pairs of starts"),
-        ({"ranks": [3], "rule": "best"}, "rule='best' is not known: choose one of found-again, stability"),
+        (
+            {"ranks": [3], "rule": "best"},
+            "rule='best' does not exist: choose one of reproducibility, stability",
+        ),
         ({"ranks": [3], "bootstraps": -1}, "bootstraps=-1"),
         ({"ranks": [3], "jobs": 0}, "jobs=0"),
-        ({"ranks": [3], "random_state": None}, "random_state=None must be a whole number"),
-        ({"ranks": [3], "init": "best"}, "init='best' is not known"),
+        ({"ranks": [3], "random_state": None}, "random_state=None must be an integer"),
+        ({"ranks": [3], "init": "best"}, "init='best' must be one of"),
         ({"ranks": [3], "tol": -1}, "tol=-1"),
     ],
 )
@@ -477,14 +486,14 @@ def test_a_foreign_folder_is_refused_and_not_changed(patients, kept, tmp_path):
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     other = simulate.ehr(80, n_features=30, n_static=6, mean_visits=12, rank=3, random_state=4)[0]
     for resume in (False, True):
-        with pytest.raises(InputError, match="holds another cohort's results"):
+        with pytest.raises(InputError, match=r"holds other results \(different cohort\)"):
             selection.select(other, [2, 3, 4], lams=[0.1, 1], n_init=4, out=out, resume=resume)
-    with pytest.raises(InputError, match="holds a selection already"):
+    with pytest.raises(InputError, match="already holds this selection"):
         selection.select(patients, [2, 3, 4], lams=[0.1, 1], n_init=4, out=out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="files that are not from a selection"):
+    with pytest.raises(InputError, match="contains files that are not from a selection"):
         selection.select(patients, [2], n_init=2, out=tmp_path / "mine", resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
@@ -492,7 +501,7 @@ def test_a_foreign_folder_is_refused_and_not_changed(patients, kept, tmp_path):
     patients.save(tmp_path / "cohort")
     with pytest.raises(InputError, match="within the cohort's folder"):
         selection.select(tmp_path / "cohort", [2], n_init=2, out=tmp_path / "cohort" / "choice")
-    with pytest.raises(InputError, match="works on a Cohort or the folder of one, not on list"):
+    with pytest.raises(InputError, match="Give a Cohort or the folder of one, not list"):
         selection.select([1, 2], [2])
 
 
@@ -507,7 +516,7 @@ def test_settings_that_cannot_be_read_are_not_a_selection(patients, tmp_path):
 
 def test_two_runs_at_once_into_one_folder_are_kept_apart(patients, tmp_path):
     def second(progress):
-        with pytest.raises(InputError, match="worked on by another process"):
+        with pytest.raises(InputError, match="in use by another process"):
             selection.select(patients, [2], n_init=2, out=tmp_path / "choice", resume=True)
 
     selection.select(patients, [2], n_init=2, out=tmp_path / "choice", jobs=1, callback=second)

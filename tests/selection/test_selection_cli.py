@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from phenotaste import TASTE, simulate
-from phenotaste.cli.select import numbers_of, ranks_of
+from phenotaste.cli.select import parse_numbers, parse_ranks
 
 GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--jobs", "1")
 
@@ -38,7 +38,7 @@ def test_from_cohort_to_model_and_resumed(call, place):
     folder = place / "choice"
     names = {path.name for path in folder.iterdir()}
     assert names == {
-        "settings.json", "fits", "table.csv", "times.csv", "evidence.csv", "found_again.csv", "best", "figures",
+        "settings.json", "fits", "table.csv", "times.csv", "evidence.csv", "reproducibility.csv", "best", "figures",
         "selection.md",
     }  # fmt: skip
     rank = TASTE.load(folder / "best").rank
@@ -47,7 +47,7 @@ def test_from_cohort_to_model_and_resumed(call, place):
     status, out, err = call("cohort", "--out", "choice", *GRID, "--resume", "--json")
     assert status == 0, err
     record = json.loads(out)
-    assert (record["rank"], record["model"], record["rule"]) == (rank, "choice/best", "found-again")
+    assert (record["rank"], record["model"], record["rule"]) == (rank, "choice/best", "reproducibility")
     status, out, err = call("cohort", "--out", "choice", *GRID, "--resume", "--json", "--rule", "stability")
     assert json.loads(out)["rule"] == "stability"
 
@@ -99,11 +99,11 @@ def test_unreadable_options_are_invalid_usage(call, options):
 
 
 def test_ranges_and_lists():
-    assert ranks_of("3:6") == [3, 4, 5, 6]
-    assert ranks_of("3:9:3, 4") == [3, 6, 9, 4]
-    assert ranks_of("7") == [7]
-    assert ranks_of("") == ranks_of("5:3") == []
-    assert numbers_of("0.01, 1", "--lams") == [0.01, 1.0]
+    assert parse_ranks("3:6") == [3, 4, 5, 6]
+    assert parse_ranks("3:9:3, 4") == [3, 6, 9, 4]
+    assert parse_ranks("7") == [7]
+    assert parse_ranks("") == parse_ranks("5:3") == []
+    assert parse_numbers("0.01, 1", "--lams") == [0.01, 1.0]
 
 
 def test_help_shows_an_example(call):

@@ -13,14 +13,15 @@ import pytest
 
 from phenotaste import TASTE, InputError, selection, simulate
 from phenotaste.runs import workers
-from phenotaste.selection import files
 from phenotaste.selection.grid import Task
+from phenotaste.storage.encoding import unpack
 
+MODULE = "phenotaste.selection.execution"
 COMMAND = [sys.executable, "-m", "phenotaste.cli", "select"]
 SAME = (
     "table.csv",
     "evidence.csv",
-    "found_again.csv",
+    "reproducibility.csv",
     "selection.md",
     "figures/stability.png",
     "figures/starts.pdf",
@@ -91,7 +92,7 @@ def test_killed_five_times_at_random_the_result_is_the_same(place):
         wait_for(lambda workers=workers: not any(map(running, workers)), seconds=10)
         kept = list((place / "broken" / "fits").glob("[!.]*"))
         assert 0 < len(kept) < total
-        assert all(files.read_result(path) is not None for path in kept)
+        assert all(unpack(path.read_bytes()).arrays for path in kept)
     last = start(place, "broken", *grid, "--resume", cohort="larger")
     assert last.wait(timeout=600) == 0, last.stderr.read()
     for name in SAME:
@@ -111,7 +112,7 @@ def test_ctrl_c_leaves_a_table_and_no_worker(place):
     assert process.returncode == 130
     assert out == ""
     assert "Traceback" not in said
-    assert "--resume goes on" in said
+    assert "--resume continues the run" in said
     wait_for(lambda: not any(map(running, workers)), seconds=10)
     partial = pd.read_csv(place / "interrupted" / "table.csv")
     assert partial["rank"].tolist() == list(range(2, 10))
@@ -135,21 +136,22 @@ def test_a_worker_that_is_killed_is_replaced(place, tmp_path):
     assert killed
     assert found.table["complete"].all()
     assert (found.best.V_ == whole.best.V_).all()
-    order = {"cohort": "nowhere", "fingerprint": "", "folder": str(tmp_path), "fitting": {}, "threads": 1}
+    setup = {"cohort": "nowhere", "digest": "", "folder": str(tmp_path), "settings": {}, "threads": 1}
     tasks = [Task("start", 2, 0.1, 1.0, number) for number in range(2)]
     with pytest.raises(InputError, match="nowhere is not a saved cohort"):
-        workers.run_crew(tasks, order, jobs=2, threads=1, done=print)
+        workers.run_workers(MODULE, setup, tasks, jobs=2, threads=1, on_done=print)
     with pytest.raises(InputError, match="3 worker processes ended before their work was done"):
-        workers.give_up_after(3)
+        workers.check_crashes(3)
 
 
 def test_a_cohort_that_changes_during_the_run_is_detected(place, tmp_path):
-    order = {"cohort": str(place / "cohort"), "fingerprint": "of another", "folder": str(tmp_path)}
-    with pytest.raises(InputError, match="was changed while it was being worked on"):
-        workers.run_crew(
+    setup = {"cohort": str(place / "cohort"), "digest": "of another", "folder": str(tmp_path)}
+    with pytest.raises(InputError, match="was changed during the selection"):
+        workers.run_workers(
+            MODULE,
+            setup | {"settings": {}, "threads": 1},
             [Task("start", 2, 0.1, 1.0, 0)],
-            order | {"fitting": {}, "threads": 1},
             jobs=1,
             threads=1,
-            done=print,
+            on_done=print,
         )

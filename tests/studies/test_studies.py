@@ -1,4 +1,4 @@
-"""What all studies share: cells on disk, going on after a break, refusals, tables and the page."""
+"""What all studies share: cells on disk, resuming after an interruption, errors, tables and the page."""
 
 import json
 import string
@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 from helpers import toy_study
 from phenotaste import InputError
 from phenotaste.runs.resources import timed
-from phenotaste.selection.files import locked
-from phenotaste.studies import Options, results, run, study_page, writing
-from phenotaste.studies.run import carry_out
-from phenotaste.studies.summary import summarise
-from phenotaste.studies.worker import environment
+from phenotaste.studies import Options, run, study_page
+from phenotaste.studies.results import (
+    CellResult,
+    StudyFolder,
+    cell_id,
+    cell_name,
+    read_results,
+    summarise,
+    to_json,
+)
+from phenotaste.studies.run import Jobs, environment, run_study
 
 TIMES = ["cell_seconds", "cell_processor_seconds"]
 
@@ -29,7 +35,7 @@ def nothing_done():
 
 
 def do(out, options=None, **arguments):
-    return carry_out(toy_study, out, options or Options(), jobs=1, **arguments)
+    return run_study(toy_study, out, options or Options(), Jobs(1), **arguments)
 
 
 def test_everything_is_written_from_the_results(tmp_path):
@@ -40,7 +46,7 @@ def test_everything_is_written_from_the_results(tmp_path):
         "settings.json", "cells", "results.csv", "summary.csv", "squares.md", "squares.png", "squares.pdf",
     }  # fmt: skip
     assert sorted(found.files) == sorted(names - {"settings.json", "cells"})
-    results = writing.read_results(tmp_path / "out" / "results.csv")
+    results = read_results(tmp_path / "out" / "results.csv")
     assert results["number"].tolist() == [0, 1, 2, 2, 3]
     assert results["square"].tolist() == [0, 1, 4, -4, 9]
     assert results["nothing"].isna().all()
@@ -69,7 +75,7 @@ def test_an_interrupted_study_leaves_a_table_and_resumes(tmp_path):
     toy_study.stop_at.append(3)
     with pytest.raises(KeyboardInterrupt):
         do(tmp_path / "out")
-    results = writing.read_results(tmp_path / "out" / "results.csv")
+    results = read_results(tmp_path / "out" / "results.csv")
     assert results["number"].tolist() == [0, 1, 2, 2]
     assert not (tmp_path / "out" / "squares.md").exists()
     toy_study.stop_at.clear()
@@ -87,13 +93,13 @@ def test_a_damaged_cell_is_reported_and_repeated(tmp_path, harm):
     victim = paths[1]
     content = victim.read_bytes()
     if harm == "flip":
-        place = content.index(b"square") + len(b'square\\": ')
+        place = content.index(b"square") + len(b'square": ')
         content = content[:place] + b"7" + content[place + 1 :]
     victim.write_bytes(
         {"cut": content[:-3], "flip": content, "empty": b"", "other cell": paths[2].read_bytes()}[harm]
     )
     toy_study.done.clear()
-    with pytest.warns(UserWarning, match=r"^1 of the files in .*cells is damaged: done once more\.$"):
+    with pytest.warns(UserWarning, match=r"^1 of the files in .*cells is damaged: recomputed\.$"):
         again = do(tmp_path / "out", resume=True).results
     assert toy_study.done == [1]
     pd.testing.assert_frame_equal(again.drop(columns=TIMES), whole.drop(columns=TIMES))
@@ -109,14 +115,20 @@ def test_intact_cells_are_not_reported_as_damaged(tmp_path):
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (lambda out: do(out), "holds this study already: go on with it"),
+        (lambda out: do(out), "already holds this study: resume it"),
         (
             lambda out: do(out, Options(seed=1), resume=True),
-            "was begun with another seed: go on with the same",
+            r"was started with different settings \(seed\): resume it with the same",
         ),
-        (lambda out: do(out, Options(starts=2), resume=True), "was begun with another starts"),
-        (lambda out: run("recovery", out, Options(quick=True), resume=True), "holds the study squares"),
-        (lambda out: do(out / "cells", resume=True), "holds files that are not from a study"),
+        (
+            lambda out: do(out, Options(starts=2), resume=True),
+            r"was started with different settings \(starts\)",
+        ),
+        (
+            lambda out: run("recovery", out, Options(quick=True), resume=True),
+            r"holds other results \(different study\)",
+        ),
+        (lambda out: do(out / "cells", resume=True), "contains files that are not from a study"),
         (lambda out: do(out / "results.csv"), "is a file: choose another folder"),
     ],
 )
@@ -131,15 +143,15 @@ def test_what_a_folder_holds_is_never_touched_by_another(tmp_path, harm, sentenc
 def test_another_version_does_not_resume(tmp_path):
     do(tmp_path / "out")
     place = tmp_path / "out" / "settings.json"
-    place.write_text(place.read_text().replace('"library": "', '"library": "0.0.'))
-    with pytest.raises(InputError, match=r"was begun with phenotaste 0\.0\."):
+    place.write_text(place.read_text().replace('"version": "', '"version": "0.0.'))
+    with pytest.raises(InputError, match=r"was started with phenotaste 0\.0\."):
         do(tmp_path / "out", resume=True)
 
 
 def test_one_run_at_a_time(tmp_path):
     with (
-        locked(tmp_path / "out", "study"),
-        pytest.raises(InputError, match="is being worked on by another process"),
+        StudyFolder(tmp_path / "out").locked(),
+        pytest.raises(InputError, match="is in use by another process"),
     ):
         do(tmp_path / "out")
 
@@ -147,13 +159,13 @@ def test_one_run_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (Options(largest=5), r"^The study squares has no use for largest: leave it out\.$"),
-        (Options(device="cpu", synpuf="x"), "no use for device and synpuf"),
-        (Options(starts=0), "starts=0 must be a whole number of at least 1"),
-        (Options(fraction=0.0), r"fraction=0\.0 must be above 0 and at most 1"),
+        (Options(largest=5), r"^The study squares has no option largest: leave it out\.$"),
+        (Options(device="cpu", synpuf="x"), "no option device and synpuf"),
+        (Options(starts=0), "starts=0 must be an integer of at least 1"),
+        (Options(fraction=0.0), r"fraction=0\.0 must be a number above 0 and at most 1"),
         (Options(fraction=1.5), "at most 1"),
-        (Options(limit_minutes=-1.0), "limit_minutes=-1.0 must be above 0"),
-        (Options(size="huge"), "size='huge' must be 'laptop' or 'paper'"),
+        (Options(limit_minutes=-1.0), "limit_minutes=-1.0 must be a finite number above 0"),
+        (Options(size="huge"), "size='huge' must be one of 'laptop', 'paper'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_is_written(tmp_path, options, sentence):
@@ -163,7 +175,7 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_written(tmp_p
 
 
 def test_studies_that_take_times_run_alone(tmp_path):
-    with pytest.raises(InputError, match="takes times, so that its cells run one by one"):
+    with pytest.raises(InputError, match="measures times, so its cells run one after another"):
         run("speed", tmp_path / "out", Options(quick=True), jobs=2)
     with pytest.raises(InputError, match="There is no study 'spede': choose one of recovery, speed"):
         run("spede", tmp_path / "out")
@@ -174,7 +186,7 @@ def test_studies_that_take_times_run_alone(tmp_path):
 def test_progress_rises_to_the_end_by_cost(tmp_path):
     heard = []
     do(tmp_path / "out", callback=heard.append)
-    shares = [now.share for now in heard]
+    shares = [now.fraction for now in heard]
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert [now.done for now in heard][-1] == heard[-1].total == 4
@@ -190,19 +202,19 @@ CELLS = st.dictionaries(st.text(string.ascii_lowercase, min_size=1, max_size=8),
 
 @given(CELLS, CELLS)
 def test_names_of_cells_are_safe_and_their_own(one, other):
-    name = results.name_of(one)
+    name = cell_name(one)
     assert set(name) <= set(string.ascii_letters + string.digits + ".+-")
     assert len(name) <= 120
-    assert (json.dumps(one) == json.dumps(other)) == (name == results.name_of(other))
+    assert (json.dumps(one) == json.dumps(other)) == (name == cell_name(other))
 
 
 @given(cell=CELLS, row=st.dictionaries(st.text(string.ascii_uppercase, min_size=1), VALUES, max_size=5))
 def test_a_kept_cell_is_read_back(tmp_path_factory, cell, row):
-    place = results.Folder(tmp_path_factory.mktemp("cells"))
-    place.cells.mkdir()
-    place.keep(cell, [row, {}], {"fact": 1})
+    place = StudyFolder(tmp_path_factory.mktemp("cells"))
+    place.results.mkdir()
+    place.save(cell, CellResult([row, {}], {"fact": 1}))
     plain = {key: None if value in (float("inf"), -float("inf")) else value for key, value in row.items()}
-    about = {"cell": results.short_name(cell), "fact": 1}
+    about = {"cell": cell_id(cell), "fact": 1}
     finite = {key: value for key, value in cell.items() if not isinstance(value, float) or np.isfinite(value)}
     if finite == cell:
         assert place.rows(cell) == [{**cell, **plain, **about}, {**cell, **about}]
@@ -217,7 +229,7 @@ def test_nan_becomes_blank():
         "e": "x",
         "f": np.bool_(True),
     }
-    assert results.plain(row) == {"a": 1.5, "b": 2, "c": None, "d": None, "e": "x", "f": True}
+    assert to_json(row) == {"a": 1.5, "b": 2, "c": None, "d": None, "e": "x", "f": True}
 
 
 def test_times_are_of_the_clock_and_of_the_processor(monkeypatch):
@@ -240,19 +252,19 @@ def test_means_and_deviations_by_setting_in_order():
 
 
 def test_format_of_numbers():
-    assert study_page.spread(1234.5, 1.25) == "1.23e+03 ± 1.2"
-    assert study_page.spread(0.5, float("nan")) == "0.5"
-    assert study_page.fixed(1.0, 0.00004) == "1.000 ± 0.000"
+    assert study_page.mean_sd(1234.5, 1.25) == "1.23e+03 ± 1.2"
+    assert study_page.mean_sd(0.5, float("nan")) == "0.5"
+    assert study_page.fixed_mean_sd(1.0, 0.00004) == "1.000 ± 0.000"
     assert (
-        study_page.fixed(float("nan"))
-        == study_page.spread(float("nan"), 1.0)
-        == study_page.shown(None)
+        study_page.fixed_mean_sd(float("nan"))
+        == study_page.mean_sd(float("nan"), 1.0)
+        == study_page.format_value(None)
         == "–"
     )
-    assert study_page.shown(float("nan")) == "–"
-    assert study_page.span(59.94) == "59.9 s"
-    assert study_page.span(600) == "10 min"
-    assert study_page.span(7261) == "2:01:01"
+    assert study_page.format_value(float("nan")) == "–"
+    assert study_page.format_duration(59.94) == "59.9 s"
+    assert study_page.format_duration(600) == "10 min"
+    assert study_page.format_duration(7261) == "2:01:01"
     assert study_page.markdown([["x", 1.0]], ["", "y"]) == "|  | y |\n| --- | ---: |\n| x | 1 |"
 
 
@@ -281,7 +293,7 @@ def test_invalid_usage_and_errors_are_one_sentence(call):
     assert call("recover", "--out", "x")[0] == 2
     status, out, err = call("recovery", "--fraction", "0.5", "--out", "x")
     assert (status, out) == (1, "")
-    assert err == "Error: The study recovery has no use for fraction: leave it out.\n"
+    assert err == "Error: The study recovery has no option fraction: leave it out.\n"
     status, _, err = call("scale", "--jobs", "2", "--out", "x")
     assert status == 1
     assert err.count("\n") == 1

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from phenotaste.studies import NAMES
+from phenotaste.studies.results import read_results
 from phenotaste.studies.study import load
 from phenotaste.studies.study_page import page
-from phenotaste.studies.writing import read_results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "studies"
 

@@ -15,9 +15,9 @@ import pytest
 from helpers.cohorts import SHARED
 from phenotaste import InputError, simulate, studies
 from phenotaste.studies import cohorts, heart_failure, recovery, scale, scale_page, speed
-from phenotaste.studies.methods import LETTER, PUBLISHED
-from phenotaste.studies.study import Options, Work
-from phenotaste.studies.writing import read_results
+from phenotaste.studies.methods import AS_IN_PAPER, PUBLISHED
+from phenotaste.studies.results import read_results
+from phenotaste.studies.study import CellContext, Options
 
 QUICK = Options(quick=True)
 COMMAND = [sys.executable, "-m", "phenotaste.cli", "study"]
@@ -64,13 +64,13 @@ def test_recovery_measures_match_their_definitions(recovered):
     assert rows[sims].to_numpy().max() <= 1
     few = rows[(rows["noise_scale"] == "data") & (rows["noise"] == 0.05)]
     assert few["sim"].min() > 0.9  # little noise: all find the factors
-    assert set(rows["method"]) == {"TASTE", LETTER, "CohenPlus", "CopaPlus"}
+    assert set(rows["method"]) == {"TASTE", AS_IN_PAPER, "CohenPlus", "CopaPlus"}
     assert rows.groupby(["noise_scale", "q", "noise", "method"])["seed"].nunique().eq(2).all()
 
 
 def test_a_cell_is_a_pure_function(recovered):
     cell = recovery.cells(QUICK)[0]
-    rows = [recovery.run(cell, Work(QUICK, threads)) for threads in (1, 2)]
+    rows = [recovery.run(cell, CellContext(QUICK, threads)) for threads in (1, 2)]
     times = {"seconds", "processor_seconds", "load"}
     one, other = ({key: value for key, value in row.items() if key not in times} for row in rows)
     assert one == other
@@ -101,9 +101,9 @@ def test_recovery_averages_courses_over_patients():
         offsets_ = offsets
         U_ = truth.U.copy()
 
-    assert recovery.similar(truth, Found, "U") == pytest.approx((1, 1))
+    assert recovery.similarity(truth, Found, "U") == pytest.approx((1, 1))
     Found.U_[:6] = 0  # one of three patients has nothing
-    assert recovery.similar(truth, Found, "U") == pytest.approx((2 / 3, 2 / 3))
+    assert recovery.similarity(truth, Found, "U") == pytest.approx((2 / 3, 2 / 3))
 
 
 def test_results_do_not_depend_on_the_processes(place, recovered):
@@ -230,12 +230,12 @@ def test_patients_of_synpuf_are_drawn(tmp_path):
         (tmp_path / file.name).symlink_to(file)
     some = cohorts.synpuf(str(tmp_path), 50, 3)
     assert len(some) == 50
-    assert len(cohorts.synpuf(str(tmp_path), 10**6, 3)) == len(cohorts.claims(str(tmp_path))) > 700
+    assert len(cohorts.synpuf(str(tmp_path), 10**6, 3)) == len(cohorts.synpuf_claims(str(tmp_path))) > 700
     cell = {"data": cohorts.SYNPUF, "patients": 50, "data_seed": 3}
-    work = Work(Options(synpuf=str(tmp_path)))
-    assert np.array_equal(speed.data_of(cell, work).patient_ids, some.patient_ids)
+    context = CellContext(Options(synpuf=str(tmp_path)))
+    assert np.array_equal(speed.data_of(cell, context).patient_ids, some.patient_ids)
     with pytest.raises(InputError, match="needs the folder of DE-SynPUF"):
-        speed.data_of(cell, Work(Options()))
+        speed.data_of(cell, CellContext(Options()))
 
 
 @pytest.fixture(scope="module")
@@ -270,14 +270,14 @@ def test_a_fit_over_its_time_limit_is_stopped_and_reported(tmp_path):
 def test_a_fit_whose_first_iteration_would_take_too_long_is_not_started(monkeypatch):
     monkeypatch.setattr(scale, "PROBE", 10)
     slow = next(cell for cell in scale.cells(QUICK) if cell["method"] == PUBLISHED)
-    row = scale.run(slow | {"limit_minutes": 1e-9}, Work(QUICK, 1))
-    assert (row["outcome"], row["iterations"]) == ("not begun", 0)
-    whole = scale.run(slow, Work(QUICK, 1))
+    row = scale.run(slow | {"limit_minutes": 1e-9}, CellContext(QUICK, 1))
+    assert (row["outcome"], row["iterations"]) == ("not started", 0)
+    whole = scale.run(slow, CellContext(QUICK, 1))
     assert whole["outcome"] == "converged"
     assert row["processor_iteration"] == pytest.approx(whole["processor_iteration"], rel=0.9)  # it is a guess
     table = scale.table(
         pd.DataFrame(
-            [{**slow, **row, "seconds": None, "processor_seconds": None, "cpi": None, "last_fall": None}]
+            [{**slow, **row, "seconds": None, "processor_seconds": None, "cpi": None, "last_decrease": None}]
         )
     )
     assert "not begun: one iteration would take about" in scale_page.whole_fits(table)
@@ -287,14 +287,18 @@ def test_a_fit_whose_first_iteration_would_take_too_long_is_not_started(monkeypa
 def test_a_fit_larger_than_memory_is_not_started(method, bytes_a_visit, monkeypatch):
     cell = next(c for c in scale.cells(QUICK) if c["method"] == method and c["part"] == "an iteration")
     monkeypatch.setattr(scale, "free_memory", lambda: 1e12)
-    whole = scale.run(cell, Work(QUICK, 1))
+    whole = scale.run(cell, CellContext(QUICK, 1))
     assert whole["iterations"] == scale.ITERATIONS
     monkeypatch.setattr(scale, "free_memory", lambda: 1.0)
-    row = scale.run(cell, Work(QUICK, 1))
+    row = scale.run(cell, CellContext(QUICK, 1))
     assert (row["outcome"], row["iterations"]) == ("no memory", 0)
     assert row["gb_needed"] * 1e9 >= bytes_a_visit * whole["visits"]
     nothing = dict.fromkeys(
-        [*("seconds", "processor_seconds", "cpi", "last_fall"), "seconds_iteration", "processor_iteration"]
+        [
+            *("seconds", "processor_seconds", "cpi", "last_decrease"),
+            "seconds_iteration",
+            "processor_iteration",
+        ]
     )
     table = scale.table(pd.DataFrame([{**cell, **nothing, **row}]).astype({"gb_needed": float}))
     assert "not begun: needs 0 GB of memory" in scale_page.iterations(table)
@@ -308,10 +312,10 @@ def test_the_ratio_to_a_stopped_fit_is_a_lower_bound():
 
 
 def test_progress_of_a_stopped_fit_is_reported():
-    watch = scale.Watch(60.0, Work(QUICK))
+    watch = scale.TimedCallback(60.0)
     for n, loss in enumerate((100.0, 90.0, 80.0)):
         assert watch(scale.Progress(0, 1, n + 1, 200, loss)) is False
-    assert watch.figures()["last_fall"] == pytest.approx(10 / 80)
+    assert watch.figures()["last_decrease"] == pytest.approx(10 / 80)
     watch.seconds = 1e-12
     assert watch(scale.Progress(0, 1, 4, 200, 79.0)) is True
     assert watch.stopped

@@ -11,9 +11,9 @@ from phenotaste import Cohort, InputError, simulate, studies
 from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.methods import LABELS
 from phenotaste.studies import prediction, prediction_page
-from phenotaste.studies.incident import incident_heart_failure, without_outcome
-from phenotaste.studies.study import Options, Work
-from phenotaste.studies.writing import read_results
+from phenotaste.studies.cohorts import synpuf_heart_failure, without_heart_failure
+from phenotaste.studies.results import read_results
+from phenotaste.studies.study import CellContext, Options
 
 SLICE = SHARED / "data" / "desynpuf"
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "studies" / "results" / "prediction.csv"
@@ -26,7 +26,7 @@ def made_up_results(effects, splits=5, noise=0.002):
     for cell in prediction.cells(Options(quick=True, splits=splits)):
         auc = 0.7 + effects.get((cell["cohort"], cell["method"]), 0.0) + noise * rng.standard_normal()
         figures = {"auc": auc, "auprc": 0.2, "brier": 0.08, "calibration_slope": 1.0, "validation_auc": auc}
-        facts = {"n_patients": 300, "n_cases": 30, "n_tested": 45, "n_tested_cases": 4, "visits": 9000}
+        facts = {"n_patients": 300, "n_cases": 30, "n_test": 45, "n_test_cases": 4, "visits": 9000}
         rows.append(cell | figures | facts | {"features": 323, "static": 22, "lam": 0.1, "mu": 1.0})
     return pd.DataFrame(rows)
 
@@ -81,9 +81,9 @@ def test_a_cell_is_a_pure_function_of_itself():
         cell for cell in prediction.cells(Options(quick=True)) if cell["method"] in ("taste", "raw-static")
     ]
     prediction.cohort_of.cache_clear()
-    found = prediction.run(cells[-1], Work(Options(quick=True)))
+    found = prediction.run(cells[-1], CellContext(Options(quick=True)))
     prediction.cohort_of.cache_clear()
-    assert prediction.run(cells[-1], Work(Options(quick=True), threads=1)) == found
+    assert prediction.run(cells[-1], CellContext(Options(quick=True), threads=1)) == found
     assert 0 <= found["auc"] <= 1
     assert found["n_patients"] == 300
 
@@ -174,7 +174,7 @@ def test_the_outcome_is_not_among_the_features():
         feature_names=["Dx_Congestive heart failure; nonhypertensive [108.]", "Dx_Gout [54.]", "Dx_Other [1080.]"],
         static_names=["sex=male", "sp_chf=yes", "sp_copd=yes"], labels=[0, 1],
     )  # fmt: skip
-    kept = without_outcome(cohort)
+    kept = without_heart_failure(cohort)
     assert kept.feature_names.tolist() == ["Dx_Gout [54.]", "Dx_Other [1080.]"]
     assert kept.static_names.tolist() == ["sex=male", "sp_copd=yes"]
     assert kept.visits.toarray().tolist() == [[0, 2], [3, 0]]
@@ -185,7 +185,7 @@ def test_the_outcome_is_not_among_the_features():
 def test_incident_heart_failure_on_the_public_slice(tmp_path):
     for name in ("slice1_beneficiary_2008", "slice1_inpatient", "slice1_outpatient"):
         (tmp_path / f"{name}.csv.gz").symlink_to(SLICE / f"{name}.csv.gz")
-    cohort = incident_heart_failure(str(tmp_path))
+    cohort = synpuf_heart_failure(str(tmp_path))
     assert cohort.shape == (568, 171)
     assert cohort.labels.sum() == 148
     names = [*cohort.feature_names, *cohort.static_names]

@@ -29,8 +29,9 @@ from phenotaste.prediction.split_cohorts import check_sizes, draw_split
 from phenotaste.runs.folder import RunSettings
 from phenotaste.runs.progress import Progress, Reporter
 from phenotaste.selection.execution import TEMPORARY_PREFIX, load_source
-from phenotaste.selection.grid import checked_count, checked_ranks, checked_seed, checked_weights
+from phenotaste.selection.grid import checked_ranks, checked_weights
 from phenotaste.storage.locks import temporary_folder
+from phenotaste.validation import check_integer, check_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,11 +119,11 @@ def evaluate(
         weights, n_init, max_iter, tol, {name: dict(own) for name, own in (settings or {}).items()},
     )  # fmt: skip
     names = methods.checked_methods(baselines, cohort.static is not None)
-    n_splits = checked_count(splits, "splits", 1)
+    n_splits = check_integer("splits", splits, min=1)
     common = SplitSettings(
         tuning,
-        random_state=checked_seed(random_state),
-        resamples=checked_count(resamples, "resamples"),
+        random_state=check_seed(random_state),
+        resamples=check_integer("resamples", resamples),
         threads=n_jobs,
         trusted=bool(trusted),
         keep_risk=bool(patients),

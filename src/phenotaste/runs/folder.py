@@ -81,7 +81,7 @@ class RunFolder(ABC, Generic[Task, Result]):
         other = differing(recorded["identity"], current["identity"])
         if other:
             raise InputError(
-                f"{self.path} holds results of another {' and '.join(other)}: choose another folder."
+                f"{self.path} holds other results (different {' and '.join(other)}): choose another folder."
             )
         if not resume:
             raise InputError(
@@ -100,8 +100,8 @@ class RunFolder(ABC, Generic[Task, Result]):
         changed = differing(recorded, current)
         if changed:
             raise InputError(
-                f"{self.path} was started with another {' and '.join(changed)}: resume it with the same settings, or "
-                "choose another folder."
+                f"{self.path} was started with different settings ({', '.join(changed)}): resume it with the same "
+                "ones, or choose another folder."
             )
 
     def _recorded(self) -> dict[str, Any] | None:
@@ -138,8 +138,7 @@ class RunFolder(ABC, Generic[Task, Result]):
         damaged = sum(self.result_path(task).exists() for task in pending)
         if damaged:
             warnings.warn(
-                f"{damaged} of the files in {self.results} {'is' if damaged == 1 else 'are'} damaged: their tasks "
-                "are run again.",
+                f"{damaged} of the files in {self.results} {'is' if damaged == 1 else 'are'} damaged: recomputed.",
                 stacklevel=3,
             )
         return pending

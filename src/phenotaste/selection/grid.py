@@ -1,14 +1,14 @@
 """The grid of a selection: ranks and weights, the fits of each cell, and the seed of every fit."""
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phenotaste.errors import InputError
+from phenotaste.validation import is_integer, is_number
 
 START, BOOTSTRAP, HALF = "start", "bootstrap", "half"
 STREAMS = {START: 0, BOOTSTRAP: 1, HALF: 2}  # part of every seed: never renumber
@@ -109,7 +109,7 @@ class FitSettings:
 
 def checked_grid(ranks: Any, lams: Any, mus: Any, n_init: Any) -> Grid:
     """Return the grid in increasing order and without repeats, or raise InputError."""
-    if isinstance(n_init, bool) or not isinstance(n_init, Integral) or n_init < 2:
+    if not is_integer(n_init, min=2):
         raise InputError(
             f"n_init={n_init!r} is too few: stability compares pairs of starts, so give at least 2 (10 is usual)."
         )
@@ -119,7 +119,7 @@ def checked_grid(ranks: Any, lams: Any, mus: Any, n_init: Any) -> Grid:
 def checked_ranks(ranks: Any) -> tuple[int, ...]:
     values = as_list(ranks, "ranks")
     for rank in values:
-        if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
+        if not is_integer(rank, min=1):
             raise InputError(f"ranks contains {rank!r}: every rank must be an integer of at least 1.")
     return tuple(sorted({int(rank) for rank in values}))
 
@@ -127,7 +127,7 @@ def checked_ranks(ranks: Any) -> tuple[int, ...]:
 def checked_weights(weights: Any, name: str) -> tuple[float, ...]:
     values = as_list(weights, name)
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        if not is_number(value):
             raise InputError(
                 f"{name} contains {value!r}: every weight must be a finite number, zero or more."
             )
@@ -146,18 +146,3 @@ def as_list(values: Any, name: str) -> list[Any]:
     if len(items) > MAX_VALUES:
         raise InputError(f"{name} has {len(items):,} values: give at most {MAX_VALUES:,}.")
     return items
-
-
-def checked_count(value: Any, name: str, minimum: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        raise InputError(f"{name}={value!r} must be an integer of at least {minimum}.")
-    return int(value)
-
-
-def checked_seed(random_state: Any) -> int:
-    if isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0:
-        raise InputError(
-            f"random_state={random_state!r} must be an integer, zero or more: a selection that is resumed has to draw "
-            "the same starts again."
-        )
-    return int(random_state)

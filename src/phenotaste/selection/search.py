@@ -25,13 +25,12 @@ from phenotaste.selection.grid import (
     FitSettings,
     Grid,
     Task,
-    checked_count,
     checked_grid,
-    checked_seed,
 )
 from phenotaste.selection.selection import Selection
 from phenotaste.selection.table import grid_table, write_table
 from phenotaste.storage.locks import temporary_folder
+from phenotaste.validation import check_integer, check_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,12 +93,12 @@ def select(
     """
     grid = checked_grid(ranks, lams, mus, n_init)
     rule = rules.checked_rule(rule)
-    bootstraps, holdout = checked_count(bootstraps, "bootstraps"), checked_count(holdout, "holdout")
-    settings = FitSettings(init, weights, normalize, solver, max_iter, tol, dtype, checked_seed(random_state))
+    bootstraps, holdout = check_integer("bootstraps", bootstraps), check_integer("holdout", holdout)
+    settings = FitSettings(init, weights, normalize, solver, max_iter, tol, dtype, check_seed(random_state))
     source = load_source(c)
     check_fits(source.cohort, grid, settings)
     if jobs is not None:
-        checked_count(jobs, "jobs", minimum=1)
+        check_integer("jobs", jobs, min=1)
     source.check_output(out, "selection")
     with ExitStack() as stack:
         path = stack.enter_context(temporary_folder(TEMPORARY_PREFIX)) if out is None else Path(out)

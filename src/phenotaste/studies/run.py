@@ -15,9 +15,9 @@ from phenotaste.runs.folder import RunSettings
 from phenotaste.runs.progress import Progress, Reporter
 from phenotaste.runs.resources import affinity_cores, available_cores, processor_name, timed
 from phenotaste.runs.workers import run_workers
-from phenotaste.selection.grid import checked_count
 from phenotaste.studies.results import CellResult, StudyFolder, write_all, write_results
 from phenotaste.studies.study import Cell, CellContext, Options, Row, Study, check_options, load
+from phenotaste.validation import check_integer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +116,7 @@ def plan_jobs(study: Study, jobs: Jobs) -> tuple[int, int | None]:
     processes, threads = jobs
     for name, value in (("jobs", processes), ("threads", threads)):
         if value is not None:
-            checked_count(value, name, 1)
+            check_integer(name, value, min=1)
     if study.TIMED:
         if processes is not None and processes > 1:
             raise InputError(

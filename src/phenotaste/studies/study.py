@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from phenotaste.errors import InputError
-from phenotaste.selection.grid import checked_count
+from phenotaste.validation import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,10 +128,10 @@ def check_options(study: Study, options: Options) -> None:
     for name in ("starts", "splits", "largest"):
         value = getattr(options, name)
         if value is not None:
-            checked_count(value, name, 1)
-    for name, most in (("fraction", 1.0), ("limit_minutes", float("inf"))):
+            check_integer(name, value, min=1)
+    for name, maximum in (("fraction", 1.0), ("limit_minutes", float("inf"))):
         value = getattr(options, name)
-        if value is not None and not 0 < value <= most:
-            raise InputError(f"{name}={value!r} must be above 0{' and at most 1' if most == 1 else ''}.")
-    if options.size not in (None, "laptop", "paper"):
-        raise InputError(f"size={options.size!r} must be 'laptop' or 'paper'.")
+        if value is not None:
+            check_number(name, value, max=maximum, closed="right")
+    if options.size is not None:
+        check_choice("size", options.size, ("laptop", "paper"))
