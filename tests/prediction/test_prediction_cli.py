@@ -44,8 +44,8 @@ def test_from_cohort_to_page_and_resumed(call, place):
     assert status == 0, err
     for words in (
         "AUC on test patients, mean of 2 splits",
-        "TASTE's AUC less that of",
-        "Odds ratio",
+        "TASTE's AUC minus that of",
+        "odds ratio",
         "prediction.md",
     ):
         assert words in out
@@ -78,7 +78,7 @@ def test_labels_of_a_file_are_matched_by_patient(call, place):
     ("options", "sentence"),
     [
         (("--splits", 0), "splits=0"),
-        (("--baselines", "svm"), "no method 'svm'"),
+        (("--baselines", "svm"), "method 'svm' does not exist"),
         (("--labels", "strangers.csv"), "none of the cohort's patients"),
         (("--labels", "twice.csv"), "two rows for one patient"),
         (("--labels", "words.csv"), "not a number"),
@@ -100,7 +100,7 @@ def test_refused_with_one_sentence(call, place, options, sentence):
 def test_patient_level_and_trusted_output_are_announced(call, place):
     status, out, err = call("cohort", "--out", "private", *SMALL, "--splits", 1, "--patients", "--trusted")
     assert status == 0, err
-    assert "fewer than 11 patients: keep these files where the data is" in err
+    assert "fewer than 11 patients: keep these files with the data" in err
     assert "predictions.parquet" in out
     assert len(pd.read_parquet(place / "private" / "predictions.parquet")) == 2 * 75
 

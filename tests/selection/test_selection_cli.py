@@ -34,7 +34,7 @@ def test_from_cohort_to_model_and_resumed(call, place):
     assert status == 0, err
     assert "← chosen" in out
     assert "of 2 other starts" in out
-    assert "of 2 resamples" in out
+    assert "of 2 bootstrap samples" in out
     folder = place / "choice"
     names = {path.name for path in folder.iterdir()}
     assert names == {
@@ -56,10 +56,10 @@ def test_from_cohort_to_model_and_resumed(call, place):
     ("options", "sentence"),
     [
         (("--ranks", "5:3"), "ranks is empty"),
-        (("--ranks", "0:3"), "ranks holds 0"),
+        (("--ranks", "0:3"), "ranks contains 0"),
         (("--ranks", "2:3", "--n-init", 1), "n_init=1 is too few"),
         (("--ranks", "2:3", "--lams", ","), "lams is empty"),
-        (("--ranks", "2:3", "--mus", "-1"), "mus holds -1"),
+        (("--ranks", "2:3", "--mus", "-1"), "mus contains -1"),
     ],
 )
 def test_refused_with_one_sentence(call, place, options, sentence):
@@ -75,15 +75,15 @@ def test_folders_of_others_are_refused(call, place):
     simulate.ehr(60, n_features=20, mean_visits=10, rank=2, random_state=2)[0].save(place / "other")
     assert call("cohort", "--out", "mine", *GRID)[0] == 0
     for options, sentence in (
-        ((), "holds a selection already"),
-        (("--resume", "--seed", "7"), "another random_state"),
+        ((), "already holds this selection"),
+        (("--resume", "--seed", "7"), "different settings (random_state)"),
     ):
         status, _, err = call("cohort", "--out", "mine", *GRID, *options)
         assert status == 1
         assert sentence in err
     status, _, err = call("other", "--out", "mine", *GRID, "--resume")
     assert status == 1
-    assert "holds another cohort's results" in err
+    assert "holds other results (different cohort)" in err
     status, _, err = call("cohort", "--out", "cohort/choice", *GRID)
     assert status == 1
     assert "within the cohort's folder" in err
