@@ -198,7 +198,10 @@ def rule_table(draws: pd.DataFrame) -> str:
 
 def grid_lines(grid: dict[str, Any]) -> list[str]:
     rows = pd.DataFrame(grid["by_rank"])
-    table = ["| rank | λ | μ | dissimilarity | reproducibility | RMSE | CPI |", "|---|---|---|---|---|---|---|"]
+    table = [
+        "| rank | λ | μ | dissimilarity | reproducibility | RMSE | CPI |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows.itertuples():
         table.append(
             f"| {row.rank} | {row.lam:g} | {row.mu:g} | {row.dissimilarity:.4f} | {row.reproducibility:.0%} | "
