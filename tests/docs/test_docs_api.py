@@ -49,10 +49,7 @@ PUBLIC = {
     "phenotaste.sources.synthea": ["read"],
     "phenotaste.sources.tables": ["read"],
     "phenotaste.sources.workspace": ["Workspace"],
-    "phenotaste.engines.dask": ["DaskEngine"],
-    "phenotaste.engines.disk": ["Disk"],
-    "phenotaste.engines.threads": ["InMemory"],
-    "phenotaste.engines.checkpoint": ["Checkpoint"],
+    "phenotaste.engines": ["Checkpoint", "CudaEngine", "DaskEngine", "DiskEngine", "ThreadEngine"],
     "phenotaste.plan": ["Plan", "plan"],
     "phenotaste.federated": ["CombineReport", "Settings", "StepReport", "combine", "init", "status", "step"],
     "phenotaste.studies": ["Options", "run"],
@@ -66,10 +63,12 @@ CONSTANTS = {
     "phenotaste.studies": ["NAMES"],
 }
 # Methods used only by other parts of the package.
-INTERNAL = {
-    "DaskEngine.open", "Disk.around", "Disk.open", "Disk.room", "Evaluation.save", "InMemory.open", "Selection.save",
-    "Workspace.ingest", "Workspace.materialise",
-}  # fmt: skip
+INTERNAL = {"Evaluation.save", "Selection.save", "Workspace.ingest", "Workspace.materialise"} | {
+    f"{engine}.{method}"
+    for engine in ("CudaEngine", "DaskEngine", "DiskEngine", "ThreadEngine")
+    for method in ("allocate", "memory_limit", "open")
+}
+INTERFACES = {"Engine", "EngineSession"}  # exported for annotations and new engines
 DOCUMENTED_DUNDERS = {"Cohort.__getitem__"}  # public, though the name begins with an underscore
 
 
@@ -156,7 +155,7 @@ def test_every_example_is_collected():
 def test_exported_names_are_public():
     for module, listed in PUBLIC.items():
         named = getattr(importlib.import_module(module), "__all__", ())
-        assert set(named) <= {*listed, *CONSTANTS.get(module, ())}, module
+        assert set(named) <= {*listed, *CONSTANTS.get(module, ()), *INTERFACES}, module
     known = {module.removeprefix("phenotaste.") for module in PUBLIC}
     assert set(phenotaste.__all__) <= known | {public.what.__name__ for public in names()}
 

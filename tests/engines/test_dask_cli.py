@@ -136,7 +136,7 @@ def test_invalid_combinations_are_refused_with_a_sentence(place):
         (("--engine", "dask://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
         (("--engine", "tcp://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
         (("--engine", "dask://nowhere"), 1, "is not the address of a Dask scheduler"),
-        (("--engine", "ray://127.0.0.1:1"), 2, "write it as dask://HOST:PORT"),
+        (("--engine", "ray://127.0.0.1:1"), 2, "use dask://HOST:PORT"),
         (("--engine", "dask://127.0.0.1:1", "--memory", "4GB"), 1, "does not go together with --memory"),
         (("--engine", "dask://127.0.0.1:1", "--tls", "."), 1, "lacks ca.pem, cert.pem, key.pem"),
     ):

@@ -1,6 +1,5 @@
 """A cohort from a source as the command line makes it: checked first, built, saved, and told about."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.cli.cohort_flags import Flags, settings_of
+from phenotaste.cli.options import check_replaceable
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ class Source:
 
 
 def run(source: Source, flags: Flags, out: Path) -> None:
+    from phenotaste import Cohort
     from phenotaste.cli.cohort_printing import as_record, print_built
     from phenotaste.cli.terminal import print_json
 
     settings = settings_of(flags, source.name, source.index)
-    check_folder(out, flags.overwrite)
+    check_replaceable(out, flags.overwrite, Cohort.load)
     built = build_and_save(source, settings, flags, out)
     if flags.json_:
         print_json(as_record(built, source.name, source.location, out))
@@ -91,18 +92,3 @@ def features_of(model: Path) -> "ModelColumns":
     return ModelColumns(
         tuple(map(str, fitted.feature_names_in_)), None if static is None else tuple(map(str, static))
     )
-
-
-def check_folder(out: Path, overwrite: bool) -> None:
-    """Refuse before the long work what would be refused after it."""
-    from phenotaste import Cohort
-
-    if out.is_dir() and any(out.iterdir()):
-        if not overwrite:
-            raise InputError(f"{out} exists already: choose another --out, or add --overwrite to replace it.")
-        Cohort.load(out)  # refuses what is not a cohort
-    elif out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: choose another --out.")
-    above = next(folder for folder in Path(os.path.realpath(out)).parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise InputError(f"{above} cannot be written to: choose another --out.")

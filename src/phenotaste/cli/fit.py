@@ -20,6 +20,7 @@ from phenotaste.cli.options import (
     SolverChoice,
     Threads,
     WeightsChoice,
+    check_replaceable,
 )
 from phenotaste.errors import InputError
 
@@ -130,7 +131,7 @@ def fit(
         phenotaste fit cohort --rank 40 --out model --engine dask://login1:8786 --tls certs --work /shared/work
     """
     if out is None and not plan:
-        raise typer.BadParameter("say where to save the model: --out MODEL", param_hint="--out")
+        raise typer.BadParameter("give the folder for the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
     from phenotaste.cli.terminal import print_json, print_list
     from phenotaste.engines import Checkpoint, DiskEngine
@@ -155,11 +156,9 @@ def fit(
     if plan or out is None:
         print_plan(model, cohort, json_)
         return
-    remote = (
-        work if work is not None and "://" in work else None
-    )  # checkpoints need a local folder all the same
+    is_url = work is not None and "://" in work  # then checkpoints are next to the model
     model.checkpoint = Checkpoint(
-        Path(work) if work is not None and remote is None else out.with_name(f"{out.name}.work"),
+        out.with_name(f"{out.name}.work") if work is None or is_url else Path(work),
         minutes=checkpoint_minutes,
         every=checkpoint_every,
         resume=resume,
@@ -170,7 +169,7 @@ def fit(
     if engine is not None:
         if memory is not None or device is not DeviceChoice.CPU:
             raise InputError("--engine excludes --memory and --device.")
-        model.engine = cluster_engine(engine, remote or model.checkpoint.folder, tls, insecure)
+        model.engine = cluster_engine(engine, work or model.checkpoint.folder, tls, insecure)
     elif memory is not None:
         if model.device != "cpu":
             raise InputError(f"--memory needs --device cpu, not {model.device}.")
@@ -187,11 +186,11 @@ def fit(
 def fit_and_save(
     model: "TASTE", cohort: Path, out: Path, overwrite: bool, include_patients: bool
 ) -> "FitSummary":
-    from phenotaste import Cohort
+    from phenotaste import TASTE, Cohort
     from phenotaste.cli.terminal import fit_progress
     from phenotaste.report import fit_summary
 
-    check_model_folder(out, overwrite)
+    check_replaceable(out, overwrite, TASTE.load)
     # The limit also holds while the cohort is read and the model is saved.
     with nullcontext() if model.engine is None else model.engine.memory_limit():
         patients = Cohort.load(cohort)
@@ -210,7 +209,9 @@ def cluster_engine(
     from phenotaste.engines.dask.engine import DaskEngine, import_distributed
 
     if not address.startswith(("dask://", "tcp://", "tls://")):  # the last two are what Dask itself prints
-        raise typer.BadParameter("write it as dask://HOST:PORT, or as Dask prints it", param_hint="--engine")
+        raise typer.BadParameter(
+            "use dask://HOST:PORT, or the address that Dask prints", param_hint="--engine"
+        )
     import_distributed()
     # Errors are reported in one sentence; Dask would log tracebacks.
     for name in list(logging.root.manager.loggerDict):
@@ -244,18 +245,3 @@ def print_plan(model: "TASTE", cohort: Path, json_: bool) -> None:
         print_json(expected._asdict())
     else:
         print_list(f"A fit of {model.rank} phenotypes would take", expected.lines())
-
-
-def check_model_folder(out: Path, overwrite: bool) -> None:
-    """Refuse before the long work what would be refused after it."""
-    from phenotaste import TASTE
-
-    if out.is_dir() and any(out.iterdir()):
-        if not overwrite:
-            raise InputError(f"{out} exists already: choose another --out, or add --overwrite to replace it.")
-        TASTE.load(out)  # refuses what is not a model
-    elif out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: choose another --out.")
-    above = next(folder for folder in Path(os.path.realpath(out)).parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise InputError(f"{above} cannot be written to: choose another --out.")

@@ -3,6 +3,8 @@
 The accepted values are repeated here so that `--help` does not import the estimator.
 """
 
+import os
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,3 +102,16 @@ def labels_from(path: Path, cohort: "Cohort") -> "np.ndarray":
     if labels.isna().all():
         raise InputError(f"{path} has no label for any patient of the cohort: compare the ids.")
     return labels.to_numpy("float64")
+
+
+def check_replaceable(out: Path, overwrite: bool, load: Callable[[Path], object]) -> None:
+    """Refuse a folder that could not be written at the end; only what `load` can read is overwritten."""
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise InputError(f"{out} exists already: choose another --out, or add --overwrite to replace it.")
+        load(out)
+    elif out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: choose another --out.")
+    parent = next(folder for folder in Path(os.path.realpath(out)).parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(f"{parent} is not writable: choose another --out.")
