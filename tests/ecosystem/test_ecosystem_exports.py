@@ -249,7 +249,7 @@ def test_a_cohort_without_ids_is_reported(cohort, model):
         ({}, Rule("share", 1.5), "no share exceeds 1"),
         ({}, Rule("score", 0.0), "above zero"),
         ({}, Rule("score", float("nan")), "above zero"),
-        ({}, Rule("leading"), "choose one of share, score, intensity"),
+        ({}, Rule("leading"), "must be one of 'share', 'score', 'intensity'"),
     ],
 )
 def test_refused_exports_leave_no_files(model, tmp_path, kind, changes, rule, words):

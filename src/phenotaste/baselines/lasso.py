@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
+from phenotaste.validation import is_number
 
 PAPER_GRID = (1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0, 10000.0)  # the supplement's, for every baseline
 # liblinear penalises the intercept too, which with few cases lowers the AUC (0.71 instead of 0.75 on the simulated
@@ -77,7 +78,6 @@ def fit_lasso(
 def checked_grid(C: Any) -> tuple[float, ...]:
     """C (a number, or several to choose from) as a tuple; the paper's grid if None."""
     values = PAPER_GRID if C is None else tuple(C) if np.ndim(C) else (C,)
-    valid = all(isinstance(value, (int, float, np.number)) and 0 < value < np.inf for value in values)
-    if not values or not valid:
+    if not values or not all(is_number(value, closed="neither") for value in values):
         raise InputError("C must be a positive number or a sequence of positive numbers.")
     return tuple(float(value) for value in values)

@@ -1,7 +1,6 @@
 """Validation rules for settings, with the same messages for TOML files, flags and Python."""
 
 import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from datetime import date
 from typing import Any
 
 from phenotaste.errors import InputError
+from phenotaste.validation import is_integer, is_number
 
 MAX_AGE = 150  # years
 
@@ -59,9 +59,7 @@ class Integer(Rule):
         return f"an integer, {self.minimum}{upper}"
 
     def accepts(self, value: Any) -> bool:
-        return (
-            isinstance(value, int) and not isinstance(value, bool) and self.minimum <= value <= self.maximum
-        )
+        return isinstance(value, int) and is_integer(value, self.minimum, self.maximum)
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,7 @@ class Number(Rule):
         return f"a number, {self.minimum:g} or more"
 
     def accepts(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return math.isfinite(value) and value >= self.minimum
+        return isinstance(value, int | float) and is_number(value, self.minimum)
 
 
 @dataclass(frozen=True)
@@ -134,9 +130,8 @@ class Bands(Rule):
     def accepts(self, value: Any) -> bool:
         if not isinstance(value, tuple) or not value:
             return False
-        integers = all(isinstance(item, int) and not isinstance(item, bool) for item in value)
-        ascending = integers and all(a < b for a, b in itertools.pairwise(value))
-        return ascending and value[0] >= 0 and value[-1] <= MAX_AGE
+        integers = all(isinstance(item, int) and is_integer(item, max=MAX_AGE) for item in value)
+        return integers and all(a < b for a, b in itertools.pairwise(value))
 
 
 def check(record: Any, rules: Mapping[str, Rule], prefix: str) -> None:

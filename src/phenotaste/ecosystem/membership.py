@@ -13,6 +13,7 @@ from phenotaste.disclosure import Gate
 from phenotaste.errors import InputError
 from phenotaste.report.patients import Patients
 from phenotaste.review import Reviewed, fingerprint
+from phenotaste.validation import check_choice
 
 Measure = Literal["share", "score", "intensity"]
 MEASURES: tuple[str, ...] = get_args(Measure)
@@ -79,8 +80,7 @@ class Rule(NamedTuple):
             ...
         phenotaste.errors.InputError: The threshold is 2.0, and no share exceeds 1: give one up to 1.
         """
-        if self.measure not in MEASURES:
-            raise InputError(f"measure is {self.measure!r}: choose one of {', '.join(MEASURES)}.")
+        check_choice("measure", self.measure, MEASURES)
         if not 0 < self.threshold < np.inf:
             raise InputError(
                 f"The threshold is {self.threshold}: give a number above zero, or everybody has it."

@@ -3,7 +3,6 @@
 A file is checked from the outside in: file type, size, header, checksum, and only then its content.
 """
 
-import math
 import os
 import re
 import stat
@@ -112,16 +111,6 @@ def check_header(header: dict[str, Any]) -> None:
         raise ValueError("federation")
     if not is_integer(header["round"], 0, MAX_ROUNDS):
         raise ValueError("round")
-
-
-def is_nonnegative(value: Any, high: float = math.inf) -> bool:
-    """Whether `value` is a finite number from 0 to `high`."""
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and 0 <= value <= high
-        and value < math.inf
-    )
 
 
 def are_valid_names(values: Any) -> bool:

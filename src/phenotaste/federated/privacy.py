@@ -15,8 +15,8 @@ import numpy as np
 
 from phenotaste.core.records import Array, Sums
 from phenotaste.errors import InputError
-from phenotaste.federated.messages import is_integer, is_nonnegative
 from phenotaste.federated.settings import Settings
+from phenotaste.validation import check_integer, is_number
 
 MIN_NEW_WEIGHT = 0.15  # minimum weight of a round's sums in the running mean over rounds
 SCALAR_SCALE = 4.0  # the scalars only enter the objective: they get more noise, and the other sums less
@@ -31,16 +31,15 @@ class PrivacyBudget:
     rounds: int
 
     def __post_init__(self) -> None:
-        if not is_nonnegative(self.epsilon, 1e6) or self.epsilon <= 0:
+        if not is_number(self.epsilon, max=1e6, closed="right"):
             raise InputError(
                 f"epsilon={self.epsilon!r} must be a number above 0: 1 is strong privacy, 10 weak."
             )
-        if not is_nonnegative(self.delta, 0.5) or self.delta <= 0:
+        if not is_number(self.delta, max=0.5, closed="right"):
             raise InputError(
                 f"delta={self.delta!r} must be above 0 and well below one divided by the number of patients."
             )
-        if not is_integer(self.rounds, 1):
-            raise InputError(f"rounds={self.rounds!r} must be an integer of at least 1.")
+        check_integer("rounds", self.rounds, min=1)
 
     @property
     def noise_multiplier(self) -> float:
