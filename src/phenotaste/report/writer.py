@@ -60,7 +60,9 @@ def write(
     '<!doctype html>'
     """
     from phenotaste.report import model_figures, table_files
+    from phenotaste.report.content import build
     from phenotaste.report.html import render
+    from phenotaste.report.stability import read_evidence
 
     page = check_output_file(path)
     outputs = (
@@ -71,8 +73,17 @@ def write(
     if page in [folder for _, _, folder in folders]:
         raise InputError(f"{path} is given for the page and for a folder: choose two names.")
     check_signs(model)
+    reviewed = None if review is None else model.apply_review(review)
+    evidence = None if selection is None else read_evidence(selection, model)
     on_step("describing the patients" if cohort is not None else "describing the model")
-    content = build_content(model, cohort, review, selection, title, trusted)
+    content = build(
+        reviewed or model,
+        cohort,
+        gate=Gate(trusted=trusted),
+        selection=evidence,
+        review=None if reviewed is None else reviewed.review,
+        title=title,
+    )
     with (
         ExitStack() as files
     ):  # the file entered last is renamed first, so that a failure leaves the others unwritten
@@ -82,28 +93,6 @@ def write(
         on_step("writing the page")
         files.enter_context(replace_file(page, private=trusted)).write(render(content).encode())
     return content
-
-
-def build_content(
-    model: "Factorization",
-    cohort: Cohort | None,
-    review: PathLike | Mapping[str, Any] | Review | None,
-    selection: PathLike | None,
-    title: str,
-    trusted: bool,
-) -> "Content":
-    from phenotaste.report import content
-    from phenotaste.report.stability import read_evidence
-
-    reviewed = None if review is None else model.apply_review(review)
-    return content.build(
-        reviewed or model,
-        cohort,
-        gate=Gate(trusted=trusted),
-        selection=None if selection is None else read_evidence(selection, model),
-        review=None if reviewed is None else reviewed.review,
-        title=title,
-    )
 
 
 def check_signs(model: "Factorization") -> None:
