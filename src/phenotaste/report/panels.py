@@ -35,7 +35,7 @@ LABELS = {
     "early": "patients with early activity",
     "middle": "in between",
     "late": "with late activity",
-    "all": "all together, where they are few",
+    "all": "all patients, if there are few",
 }
 MAX_EFFECTS = 8
 TICK_SIZE = 7
@@ -82,7 +82,7 @@ def draw_bands(content: Content, bands: list[Band | None], x_label: str) -> "Fig
             color=BLUE,
             alpha=0.18,
             linewidth=0,
-            label="middle half of the patients",
+            label="quartiles",
         )
         axis.plot(band.x, band.median, color=BLUE, linewidth=1.6, label="median")
     axes[0].set_ylim(bottom=0)
