@@ -1,7 +1,7 @@
-"""How good a fit is, and how alike two sets of phenotypes are.
+"""Goodness of fit, and similarity of two sets of phenotypes.
 
-`rmse` and `objective` look at the fitted courses and scores when the cohort is the one the model was fitted on
-(the same patient ids and visits), and at projected ones otherwise.
+`rmse` and `objective` use the fitted courses and scores if the cohort is the one the model was fitted on (the same
+patient ids and visits), and projected ones otherwise.
 """
 
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from phenotaste.errors import InputError
 
 
 def objective(model: Any, cohort: Cohort) -> float:
-    """The whole objective: ½‖X − USVᵀ‖² + λ_eff/2 ‖A − WFᵀ‖² + the uniqueness term, or the method's own.
+    """The total objective: ½‖X − USVᵀ‖² + λ_eff/2 ‖A − WFᵀ‖² + the uniqueness term, or the method's own.
 
     Examples
     --------
@@ -28,21 +28,21 @@ def objective(model: Any, cohort: Cohort) -> float:
     >>> round(metrics.objective(model, cohort) / float(model.loss_curve_[-1]), 8)
     1.0
     """
-    own = getattr(model, "objective", None)  # of a method that does not minimise squares
+    own = getattr(model, "objective", None)  # of a method with another loss
     if own is not None:
         return float(own(cohort))
     return float(losses(model, cohort).loss.sum())
 
 
 def rmse(model: Any, cohort: Cohort, static_weight: Literal["paper", "one"] = "paper") -> float:
-    """Root mean square error over all entries of X and A; A's weigh λ/2 as in the paper's text, or one.
+    """Root mean square error over all entries of X and A; those of A have weight λ/2 as in the paper's text, or 1.
 
     Examples
     --------
     >>> from phenotaste import TASTE, metrics, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
     >>> model = TASTE(rank=3, random_state=0).fit(cohort[:50])
-    >>> round(metrics.rmse(model, cohort[:50]), 2), round(metrics.rmse(model, cohort[50:]), 2)  # fitted on, and new
+    >>> round(metrics.rmse(model, cohort[:50]), 2), round(metrics.rmse(model, cohort[50:]), 2)  # training, new
     (0.41, 0.41)
     """
     if static_weight not in ("paper", "one"):
@@ -53,7 +53,7 @@ def rmse(model: Any, cohort: Cohort, static_weight: Literal["paper", "one"] = "p
 
 
 def rmse_of(patients: Scored, n_entries: int, static_weight: float) -> float:
-    """The same from scored patients."""
+    """`rmse` of scored patients."""
     squares = 2 * patients.loss[:, 0].sum() + static_weight * 2 * patients.static_error.sum()
     return float(np.sqrt(squares / max(n_entries, 1)))
 
@@ -61,7 +61,7 @@ def rmse_of(patients: Scored, n_entries: int, static_weight: float) -> float:
 def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
     """Cross-product invariance: 1 − Σ‖U_kᵀU_k − HᵀH‖² / Σ‖HᵀH‖²; 1 is perfect.
 
-    Patients without history have no courses and are left out; `short="exclude"` also leaves out those with
+    Patients without history have no courses and are excluded; `short="exclude"` also excludes those with
     fewer visits than phenotypes, for whom U_kᵀU_k cannot reach full rank.
 
     Examples
@@ -76,7 +76,7 @@ def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
     """
     if short not in ("include", "exclude"):
         raise InputError(f"short is {short!r}: choose 'include' or 'exclude'.")
-    need_patients(model)
+    check_has_patients(model)
     counted = ~model.empty_history_
     if short == "exclude":
         counted = counted & (np.diff(model.offsets_) >= model.H_.shape[0])
@@ -84,7 +84,7 @@ def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
 
 
 def cpi_of(gaps: NDArray[Any], counted: NDArray[Any], H: NDArray[Any]) -> float:
-    """The same from the patients' ‖U_kᵀU_k − HᵀH‖², of those that are counted."""
+    """`cpi` from ‖U_kᵀU_k − HᵀH‖² of the patients in the mask `counted`."""
     if not counted.any():
         return float("nan")
     return float(1 - gaps[counted].sum() / (counted.sum() * np.sum((H.T @ H) ** 2)))
@@ -112,7 +112,7 @@ def is_fitted_on(model: Any, cohort: Cohort) -> bool:
     )
 
 
-def need_patients(model: Any) -> None:
+def check_has_patients(model: Any) -> None:
     if getattr(model, "U_", None) is None:
         raise InputError(
             "This model was saved without its patients: use model.project(cohort), "
@@ -121,35 +121,35 @@ def need_patients(model: Any) -> None:
 
 
 def cosines(X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
-    """Cosine of every column of X with every column of Y; a zero column is like nothing."""
+    """Cosine of every column of X with every column of Y; zero for a zero column."""
     X, Y = np.asarray(X, np.float64), np.asarray(Y, np.float64)
     if X.ndim != 2 or Y.ndim != 2 or X.shape[0] != Y.shape[0]:
         raise InputError(
-            f"Factors of shapes {X.shape} and {Y.shape} cannot be compared: both need two dimensions and as many rows."
+            f"Factors of shapes {X.shape} and {Y.shape} cannot be compared: give matrices of equally many rows."
         )
     sizes = np.outer(np.linalg.norm(X, axis=0), np.linalg.norm(Y, axis=0))
     return np.clip(np.divide(X.T @ Y, sizes, out=np.zeros_like(sizes), where=sizes > 0), -1.0, 1.0)
 
 
 def similarity(X: ArrayLike, Y: ArrayLike) -> float:
-    """The paper's Sim: mean over X's columns of the best cosine in Y (one of Y's may serve several times).
+    """The paper's Sim: mean over X's columns of the best cosine in Y (a column of Y may be used repeatedly).
 
     Examples
     --------
     >>> from phenotaste import metrics
-    >>> metrics.similarity([[1, 1], [0, 0]], [[2, 0], [0, 3]])  # both columns find the same partner
+    >>> metrics.similarity([[1, 1], [0, 0]], [[2, 0], [0, 3]])  # both columns match the same one
     1.0
     """
     return float(cosines(X, Y).max(axis=1).mean())
 
 
 def matched_similarity(X: ArrayLike, Y: ArrayLike) -> float:
-    """Mean cosine under the best one-to-one matching of columns; columns left without a partner count zero.
+    """Mean cosine under the best one-to-one matching of columns; unmatched columns count zero.
 
     Examples
     --------
     >>> from phenotaste import metrics
-    >>> metrics.matched_similarity([[1, 1], [0, 0]], [[2, 0], [0, 3]])  # the second is like nothing that is left
+    >>> metrics.matched_similarity([[1, 1], [0, 0]], [[2, 0], [0, 3]])  # the second column has no match left
     0.5
     """
     from scipy.optimize import linear_sum_assignment
@@ -160,14 +160,14 @@ def matched_similarity(X: ArrayLike, Y: ArrayLike) -> float:
 
 
 def dissimilarity(V: ArrayLike, V2: ArrayLike) -> float:
-    """The stability metric of Wu et al. 2016 for two starts: 0 when each finds the other's phenotypes.
+    """The stability metric of Wu et al. 2016 for two starts: 0 if they have the same phenotypes.
 
     Examples
     --------
     >>> from phenotaste import metrics
-    >>> metrics.dissimilarity([[1, 0], [0, 1]], [[0, 5], [2, 0]])  # the same two, in another order and size
+    >>> metrics.dissimilarity([[1, 0], [0, 1]], [[0, 5], [2, 0]])  # the same two, in another order and scale
     0.0
-    >>> metrics.dissimilarity([[1, 0], [0, 1], [0, 0]], [[1, 0], [0, 0], [0, 1]])  # one of two found again
+    >>> metrics.dissimilarity([[1, 0], [0, 1], [0, 0]], [[1, 0], [0, 0], [0, 1]])  # one of two is reproduced
     0.5
     """
     C = cosines(V, V2)

@@ -1,4 +1,4 @@
-"""What the simulators share: the truth they return and the checks of their arguments."""
+"""Shared by the simulators: the true factors they return, seeds, and labels."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ RandomState = int | np.random.Generator | None
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The factors a cohort was made from; None where a simulator has no such factor.
+    """The factors a cohort was simulated from; None if a simulator has no such factor.
 
     Attributes
     ----------
     V, F, W : temporal definitions (J × R), static definitions (P × R) and scores (K × R).
-    labels : K.
+    labels : one per patient.
     H, U : R × R, and n_visits × R: the courses of all patients, stacked as the visits are.
 
     Examples
@@ -27,7 +27,7 @@ class Truth:
     >>> from phenotaste import TASTE, metrics, simulate
     >>> cohort, truth = simulate.recovery(n_patients=30)
     >>> model = TASTE(rank=4, random_state=0).fit(cohort)
-    >>> round(metrics.matched_similarity(model.V_, truth.V), 3)  # the fit finds what was planted
+    >>> round(metrics.matched_similarity(model.V_, truth.V), 3)  # the fit recovers the true definitions
     1.0
     """
 
@@ -40,7 +40,7 @@ class Truth:
 
 
 def generator(random_state: RandomState) -> np.random.Generator:
-    """The random generator that `random_state` stands for."""
+    """The random generator of a `random_state`."""
     if random_state is None or is_integer(random_state) or isinstance(random_state, np.random.Generator):
         return np.random.default_rng(random_state)
     raise InputError("random_state must be None, an integer >= 0 or a numpy Generator.")
@@ -53,13 +53,13 @@ def shares(scores: Array) -> Array:
 
 
 def static_scale(scores: Array) -> float:
-    """The s for which s·W Pᵀ is nearest to shares(W) Pᵀ: static facts follow shares, the model knows scores."""
+    """The s that makes s·W Pᵀ closest to shares(W) Pᵀ: static features are drawn by shares, the model has scores."""
     total = scores.sum(axis=1)
     return float(total.sum() / (total @ total)) if total.any() else 1.0
 
 
 def draw_labels(logit: Array, prevalence: float, rng: np.random.Generator) -> NDArray[np.int8]:
-    """0/1 labels of the logistic model whose intercept makes `prevalence` the expected share of cases."""
+    """0/1 labels from a logistic model, with the intercept set so that `prevalence` is the expected share of cases."""
     low, high = -40.0 - logit.max(), 40.0 - logit.min()
     for _ in range(100):
         middle = (low + high) / 2

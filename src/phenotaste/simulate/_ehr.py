@@ -1,4 +1,4 @@
-"""Made-up health records of any size in the shape of the paper's CMS set: sparse visits, static facts, labels."""
+"""Simulated health records of any size in the shape of the paper's CMS set: sparse visits, static features, labels."""
 
 from typing import NamedTuple
 
@@ -20,30 +20,30 @@ from phenotaste.simulate._common import (
 )
 from phenotaste.validation import check_integer, check_number
 
-CHUNK = 4096  # patients drawn from one random stream; a constant, so that it cannot change the result
+CHUNK = 4096  # patients per random stream; a constant, since the result depends on it
 MIN_VISITS = 5
-MOST_VISITS_PER_MEAN = 4
+MAX_VISITS_PER_MEAN = 4
 WINDOW_DAYS = 3 * 365
-ACTIVE_CHANCES = (0.97, 0.5, 0.2)  # of a first, second and third phenotype
-BACKGROUND_ACTIVITY = 0.15  # codes of no phenotype, beside activities of up to 1
-COUNT_CHANCES = (0.85, 0.12, 0.03)  # of a code being there once, twice, three times
+ACTIVE_CHANCES = (0.97, 0.5, 0.2)  # of having a first, second and third phenotype
+BACKGROUND_ACTIVITY = 0.15  # of codes outside the phenotypes, whose activities are up to 1
+COUNT_CHANCES = (0.85, 0.12, 0.03)  # of a code occurring once, twice, three times
 MEAN_COUNT = sum(count * chance for count, chance in enumerate(COUNT_CHANCES, start=1))
 CASE_SHARE = 0.1
 CORE_CODES = 10
-MOST_REDRAWS = 30  # then a visit has nearly used up the codes its phenotypes offer
+MAX_REDRAWS = 30  # beyond, a visit has nearly exhausted the codes of its phenotypes
 
 
 class Plan(NamedTuple):
-    """What all patients share: cumulative code chances of each phenotype and, last, of the background."""
+    """Parameters shared by all patients."""
 
     V: Array  # J × R, columns sum to 1
-    F: Array  # P × R, chances of the static facts
-    cumulative: Array  # (R + 1) × J
-    risk: Array  # R
+    F: Array  # P × R, probabilities of the static features
+    cumulative: Array  # (R + 1) × J, cumulative probabilities of the codes; the last row is the background
+    risk: Array  # R, log odds of being a case
 
 
 class Records(NamedTuple):
-    """The arrays being filled, at their full size from the start."""
+    """The arrays of the cohort, allocated at their final size."""
 
     data: NDArray[np.float32]
     indices: NDArray[np.integer]
@@ -66,16 +66,16 @@ def ehr(
 ) -> tuple[Cohort, Truth]:
     """Health records with `rank` planted phenotypes, in the paper's CMS shape by default.
 
-    Visits are 5 to four times `mean_visits` a patient, skewed. Most patients have one to three phenotypes, which
-    rise, fall, come in an episode or stay; each visit draws its codes, all different, from the phenotypes
-    active at that time and from a background. Codes count 1 to 3, static facts are 0 or 1.
+    A patient has from 5 to four times `mean_visits` visits, in a skewed distribution. Most patients have one to three
+    phenotypes, which rise, fall, occur in an episode or are constant; each visit draws distinct codes from the
+    phenotypes active at that time and from a background. Counts are 1 to 3, static features 0 or 1.
 
-    With a `separation` of 1 every phenotype has codes of its own, with 0 all phenotypes are the same.
+    With a `separation` of 1 phenotypes have disjoint codes, with 0 all phenotypes are equal.
 
     The truth is in the scale of a fitted model: columns of V have unit norm and W carries the scale, so that
-    W_kr is the norm of the expected codes from phenotype r over the visits of patient k. Drawing codes of a
-    visit without repeats makes that a close approximation. There is no truth.U: at a million patients it
-    would be larger than the data.
+    W_kr is the norm of the expected codes from phenotype r over the visits of patient k. This is an approximation,
+    since the codes of a visit are drawn without replacement. truth.U is None: for a million patients it would be
+    larger than the data.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def ehr(
     plan = _draw_plan(n_features, n_static, rank, separation, rng)
     n_visits = _draw_visit_counts(n_patients, mean_visits, rng)
     streams = [np.random.default_rng(seed) for seed in rng.integers(2**63, size=-(-n_patients // CHUNK))]
-    records = _lay_out(n_visits, n_features, n_static, codes_per_visit, rank, streams)
+    records = _allocate(n_visits, n_features, n_static, codes_per_visit, rank, streams)
     for chunk, stream in enumerate(streams):
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, n_patients)
         _fill_chunk(first, last, plan, records, stream)
@@ -120,9 +120,7 @@ def _check(
         check_integer(name, value, min=1)
     check_integer("n_features", n_features, min=2)
     if n_features < rank:
-        raise InputError(
-            "n_features must be at least rank, or the phenotypes cannot have codes of their own."
-        )
+        raise InputError("n_features must be at least rank: every phenotype needs a code of its own.")
     check_number("mean_visits", mean_visits, min=MIN_VISITS, max=10_000)
     check_number("codes_per_visit", codes_per_visit, min=1, max=n_features / 2)
     check_number("separation", separation, max=1)
@@ -144,7 +142,7 @@ def _draw_plan(
 
 
 def _signature(n_codes: int) -> Array:
-    """A phenotype is told by some ten codes; any others of its codes share a tenth of its chances."""
+    """Ten core codes have most of the probability of a phenotype; its other codes share a tenth of it."""
     core = np.linspace(1.0, 0.3, min(n_codes, CORE_CODES))
     n_tail = n_codes - core.size
     if n_tail == 0:
@@ -159,10 +157,10 @@ def _zipf(n_codes: int) -> Array:
 
 def _draw_visit_counts(n_patients: int, mean_visits: float, rng: np.random.Generator) -> NDArray[np.int64]:
     more = rng.negative_binomial(2, 2 / (2 + mean_visits - MIN_VISITS), n_patients)
-    return np.minimum(MIN_VISITS + more, round(MOST_VISITS_PER_MEAN * mean_visits))
+    return np.minimum(MIN_VISITS + more, round(MAX_VISITS_PER_MEAN * mean_visits))
 
 
-def _lay_out(
+def _allocate(
     n_visits: NDArray[np.int64],
     n_features: int,
     n_static: int,
@@ -170,7 +168,7 @@ def _lay_out(
     rank: int,
     streams: list[np.random.Generator],
 ) -> Records:
-    """Draw how many codes each visit has, which fixes every size, and allocate once."""
+    """Draw the number of codes of each visit, which determines all sizes, and allocate the arrays."""
     n_patients = len(n_visits)
     offsets = np.concatenate([[0], np.cumsum(n_visits)])
     indptr = np.zeros(offsets[-1] + 1, np.int64)
@@ -205,7 +203,7 @@ def _fill_chunk(first: int, last: int, plan: Plan, records: Records, rng: np.ran
 
 
 def _draw_memberships(n_patients: int, rank: int, rng: np.random.Generator) -> Array:
-    """Up to three phenotypes a patient, with strengths; the others are zero."""
+    """Strengths of up to three phenotypes per patient; the others are zero."""
     order = rng.random((n_patients, rank)).argsort(axis=1)[:, : len(ACTIVE_CHANCES)]
     has = rng.random(order.shape) < np.array(ACTIVE_CHANCES[:rank])
     strength = np.zeros((n_patients, rank))
@@ -223,7 +221,7 @@ def _draw_visits(
     cumulative: Array,
     records: Records,
 ) -> None:
-    """Fill the visits of the patients from `first` on; leaves the norms of the expected codes in W."""
+    """Fill the visits of the patients from `first` on, and W with the norms of their expected codes."""
     activity = np.zeros(strength.shape[1])
     for p in range(len(strength)):
         start, stop = records.offsets[first + p], records.offsets[first + p + 1]
@@ -263,28 +261,28 @@ def _course(kind: int, peak: float, time: float) -> float:
 def _draw_codes(
     rng: np.random.Generator, activity: Array, cumulative: Array, codes: NDArray[np.integer]
 ) -> None:
-    """Fill `codes` with different codes in rising order; a code drawn twice is drawn again."""
+    """Fill `codes` with distinct codes in ascending order; repeated codes are redrawn."""
     rank = len(activity)
     total = activity.sum() + BACKGROUND_ACTIVITY
     for filled in range(len(codes)):
-        place, code = 0, 0
-        for _ in range(MOST_REDRAWS):
+        position, code = 0, 0
+        for _ in range(MAX_REDRAWS):
             r, left = 0, rng.random() * total
             while r < rank and left >= activity[r]:
                 left -= activity[r]
                 r += 1
             code = int(np.searchsorted(cumulative[r], rng.random(), side="right"))
-            place = int(np.searchsorted(codes[:filled], code))
-            if place == filled or codes[place] != code:
+            position = int(np.searchsorted(codes[:filled], code))
+            if position == filled or codes[position] != code:
                 break
-        else:  # the active phenotypes have next to no codes left to give: take the first free one
-            place = 0
-            while place < filled and codes[place] == place:
-                place += 1
-            code = place
-        for n in range(filled, place, -1):
+        else:  # the active phenotypes have almost no unused codes: take the first unused one of all
+            position = 0
+            while position < filled and codes[position] == position:
+                position += 1
+            code = position
+        for n in range(filled, position, -1):
             codes[n] = codes[n - 1]
-        codes[place] = code
+        codes[position] = code
 
 
 @njit(cache=True, nogil=True)

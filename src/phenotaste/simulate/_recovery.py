@@ -27,18 +27,18 @@ def recovery(
     rank: int = 4,
     random_state: RandomState = 0,
 ) -> tuple[Cohort, Truth]:
-    """A cohort that the model fits exactly, with noise on a share of its elements.
+    """A cohort that follows the model exactly, with noise on a share of its elements.
 
     H, V, W and F are uniform on (0, 1), U_k = Q_k H, X_k = U_k diag(W_k) Vᵀ and A = W Fᵀ.
 
     Parameters
     ----------
-    noise : the share of the elements of every X_k and of A that Gaussian noise is added to.
+    noise : share of the elements of every X_k and of A that receive Gaussian noise.
     noise_scale : "unit" adds N(0, 1); "data" adds noise with the standard deviation of all elements of X to X,
-        and with that of A to A. The paper does not say which. Noise makes elements negative: they stay so.
-    q : "partition" gives every visit to one of `rank` groups and scales the columns to unit norm, as the
+        and with that of A to A. The paper does not specify it. Elements made negative by noise are kept.
+    q : "partition" assigns every visit to one of `rank` groups and scales the columns to unit norm, as the
         paper's public demo does; "literal" is the paper's text, a binary Q_k with Q_kᵀQ_k = I, which leaves
-        all visits but `rank` of them empty.
+        all but `rank` visits empty.
 
     Examples
     --------
@@ -86,11 +86,11 @@ def _check(
     for name, value in {**sizes, "rank": rank}.items():
         check_integer(name, value, min=1)
     if n_visits < rank:
-        raise InputError("n_visits must be at least rank, or no Q_k with orthonormal columns exists.")
+        raise InputError("n_visits must be at least rank: otherwise no Q_k has orthonormal columns.")
 
 
 def _partition_q(n_visits: int, rank: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Every visit in one group at random, no group empty, columns of unit norm."""
+    """Each visit in one random group, no group empty, columns of unit norm."""
     group = np.concatenate([np.arange(rank), rng.integers(rank, size=n_visits - rank)])
     rng.shuffle(group)
     member = (group[:, None] == np.arange(rank)).astype(np.float64)
@@ -98,7 +98,7 @@ def _partition_q(n_visits: int, rank: int, rng: np.random.Generator) -> NDArray[
 
 
 def _literal_q(n_visits: int, rank: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """One visit for each column has a one, and all other visits are empty."""
+    """Each column has a one at one visit; all other visits are empty."""
     Q = np.zeros((n_visits, rank))
     Q[rng.choice(n_visits, rank, replace=False), np.arange(rank)] = 1.0
     return Q
