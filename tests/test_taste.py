@@ -1,4 +1,4 @@
-"""The estimator: recovery, descent, projection, repeatability, degenerate cohorts, and scikit-learn's manners."""
+"""The estimator: recovery, descent, projection, repeatability, degenerate cohorts, conventions of scikit-learn."""
 
 import warnings
 

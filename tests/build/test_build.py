@@ -1,4 +1,4 @@
-"""A build against the same rules in plain pandas, on small random records with every awkward thing in them."""
+"""A build against the same rules in plain pandas, on small random records with degenerate cases."""
 
 import numpy as np
 import pandas as pd

@@ -39,7 +39,7 @@ def static_of(cohort):
 @pytest.fixture(scope="module")
 def slice1(tmp_path_factory):
     if not SYNPUF.is_dir():
-        pytest.skip("the DE-SynPUF slice does not lie beside the project")
+        pytest.skip("the DE-SynPUF slice is not available")
     folder = tmp_path_factory.mktemp("slice1")
     for file in SYNPUF.glob("slice1_*.csv.gz"):
         (folder / file.name).symlink_to(file)
@@ -51,7 +51,7 @@ def slice1(tmp_path_factory):
 @pytest.fixture(scope="module")
 def gibleed():
     if not GIBLEED.is_dir():
-        pytest.skip("GiBleed does not lie beside the project")
+        pytest.skip("GiBleed is not available")
     with Workspace() as workspace:
         records = omop.read(workspace, str(GIBLEED))
         return build.cohort(workspace, records, Settings(visit="day", min_patients=5))

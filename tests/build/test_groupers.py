@@ -18,7 +18,7 @@ from phenotaste.errors import InputError
 from phenotaste.simulate.paper_phenotypes import TEMPORAL_WEIGHTS
 
 MAPS = SHARED / "data" / "maps"
-needs_maps = pytest.mark.skipif(not MAPS.is_dir(), reason="AHRQ's tables do not lie beside the project")
+needs_maps = pytest.mark.skipif(not MAPS.is_dir(), reason="AHRQ's tables are not available")
 
 
 def codes(*rows):

@@ -44,7 +44,7 @@ def workspace():
 
 
 class History:
-    """Random rows of a made-up source: patients, events, facts and labels."""
+    """Random rows of a simulated source: patients, events, facts and labels."""
 
     def __init__(self, seed, labelled):
         self.random = Random(seed)

@@ -68,7 +68,7 @@ def test_synpuf(call, tmp_path):
     assert "secret-patient" not in text
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the DE-SynPUF slice does not lie beside the project")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the DE-SynPUF slice is not available")
 def test_the_synpuf_slice_has_the_size_of_the_independent_build(call, tmp_path):
     (tmp_path / "slice").mkdir()
     for name in ("slice1_beneficiary_2008", "slice1_inpatient", "slice1_outpatient"):

@@ -54,7 +54,7 @@ def dressed(cohort, times="days", named=True, ids=None, labels=None, float32=Fal
         else None,
         labels=labels,
         allow_negative=cohort.allow_negative,
-        origin={"source": "made up", "steps": [1, None]} if named else None,
+        origin={"source": "simulated", "steps": [1, None]} if named else None,
     )
 
 

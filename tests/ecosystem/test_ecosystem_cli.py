@@ -66,10 +66,10 @@ def test_meds_labels(call, place, tmp_path):
 
 
 def test_a_threshold_with_few_members_is_reported(call, place, tmp_path):
-    for threshold, told in ((0.999, True), (0.2, False)):
+    for threshold, reported in ((0.999, True), (0.2, False)):
         out = ("--threshold", threshold, "--out", tmp_path / str(threshold))
         done = call("export", "model", "cohort", "--to", "meds-labels", *out, folder=place)
-        assert ("another --threshold may suit better" in " ".join(done.stdout.split())) is told
+        assert ("another --threshold may suit better" in " ".join(done.stdout.split())) is reported
 
 
 def test_omop_cohort_as_a_process_of_its_own(place, tmp_path):

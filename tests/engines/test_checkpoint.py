@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from helpers.cohorts import cohort
-from helpers.interrupted import After, EndedError, assert_same, flip_a_bit, small_disk
+from helpers.fits import assert_same
+from helpers.interrupted import StopAfter, StoppedError, flip_a_bit, small_disk
 from phenotaste import TASTE
 from phenotaste.engines import Checkpoint, DiskEngine, checkpoint
 from phenotaste.errors import InputError
@@ -37,13 +38,13 @@ def uninterrupted(patients):
 
 
 def interrupt(patients, engine, after, **options):
-    with pytest.raises(EndedError):
-        TASTE(**OPTIONS | options, **engine, callback=After(after)).fit(patients)
+    with pytest.raises(StoppedError):
+        TASTE(**OPTIONS | options, **engine, callback=StopAfter(after)).fit(patients)
 
 
 def resume(patients, engine, **options):
     """The model, the number of iterations that were left, and the warnings."""
-    count = After()
+    count = StopAfter()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         found = TASTE(**OPTIONS | options, **engine, callback=count).fit(patients)

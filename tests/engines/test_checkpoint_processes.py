@@ -1,4 +1,4 @@
-"""Fits that are killed, interrupted and go on: real processes, real signals."""
+"""Fits that are killed or interrupted and resumed: real processes, real signals."""
 
 import os
 import random
@@ -88,9 +88,9 @@ def test_a_killed_and_resumed_fit_gives_the_same_model(place, more):
     assert kill_somewhere(place, out, random.Random(len(more)), *more)
     assert not (place / out).exists()
     child = begin(place, out, "--resume", *more)
-    _, told = child.communicate(timeout=600)
-    assert child.returncode == 0, told
-    assert "begins anew" not in told
+    _, stderr = child.communicate(timeout=600)
+    assert child.returncode == 0, stderr
+    assert "begins anew" not in stderr
     assert_whole(place, out)
     assert not (place / f"{out}.work").exists()
 
@@ -104,8 +104,8 @@ def test_a_repeatedly_killed_fit_gives_the_same_model(place, more, seed):
     killed += [kill_somewhere(place, out, chance, "--resume", *more) for _ in range(4) if killed[-1]]
     assert sum(killed) >= 3
     child = begin(place, out, "--resume", "--overwrite", *more)
-    _, told = child.communicate(timeout=600)
-    assert child.returncode == 0, told
+    _, stderr = child.communicate(timeout=600)
+    assert child.returncode == 0, stderr
     assert_whole(place, out)
 
 
@@ -113,16 +113,16 @@ def test_an_interrupted_fit_prints_how_to_resume(place):
     child = begin(place, "stopped")
     wait_for_a_checkpoint(child, place / "stopped.work")
     child.send_signal(signal.SIGINT)
-    _, told = child.communicate(timeout=600)
+    _, stderr = child.communicate(timeout=600)
     assert child.returncode == 130
-    assert "stopped.work" in told
-    assert "--resume" in told
+    assert "stopped.work" in stderr
+    assert "--resume" in stderr
     child = begin(place, "stopped")
-    _, told = child.communicate(timeout=600)
+    _, stderr = child.communicate(timeout=600)
     assert child.returncode == 1
-    assert "resume it, or delete the folder" in told
+    assert "resume it, or delete the folder" in stderr
     child = begin(place, "stopped", "--resume", "--work", "elsewhere")
-    _, told = child.communicate(timeout=600)
+    _, stderr = child.communicate(timeout=600)
     assert child.returncode == 0
-    assert "Note: elsewhere has no checkpoint" in told
+    assert "Note: elsewhere has no checkpoint" in stderr
     assert_whole(place, "stopped")

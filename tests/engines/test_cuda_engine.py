@@ -34,7 +34,7 @@ def alike(sums, expected, rtol):
         np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * np.abs(wanted).max(initial=0.0))
 
 
-def awkward(rank, seed=0):
+def degenerate(rank, seed=0):
     """Ragged patients, histories longer than a tile and shorter than the rank.
 
     None is empty: with fewer static features than phenotypes those have more than one best score.
@@ -44,7 +44,7 @@ def awkward(rank, seed=0):
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_steps_are_those_of_the_cpu(rank):
-    c = awkward(rank)
+    c = degenerate(rank)
     here, there, model = both(c, rank)
     np.testing.assert_allclose(courses(there), here.U, rtol=1e-5, atol=1e-6)
     for n in range(3):

@@ -1,4 +1,4 @@
-"""Fits on a Dask cluster: the same bits as on threads, whoever works, and nothing left behind."""
+"""Fits on a Dask cluster: the same bits as on threads for any workers, and no files left."""
 
 import stat
 import subprocess
@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from sklearn.base import clone
 
 from helpers import cohorts
-from helpers.clusters import assert_same, files_under, local_cluster
+from helpers.clusters import files_under, local_cluster
+from helpers.fits import assert_same
 from phenotaste import TASTE, InputError, simulate
 from phenotaste.engines.dask import DaskEngine
 

@@ -1,4 +1,4 @@
-"""`phenotaste fit --engine dask://…`: real schedulers and workers, lost and found again, and who may listen."""
+"""`phenotaste fit --engine dask://…`: real schedulers and workers, their loss, and encryption."""
 
 import os
 import shutil
@@ -10,7 +10,8 @@ import pytest
 
 import phenotaste
 from helpers import cohorts
-from helpers.clusters import Processes, assert_same, files_under, wait_for
+from helpers.clusters import Processes, files_under, wait_for
+from helpers.fits import assert_same
 from phenotaste import TASTE, Cohort, InputError, simulate
 from phenotaste.engines.checkpoint import Checkpoint
 from phenotaste.engines.dask import DaskEngine

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from helpers.clusters import assert_same, files_under, kill_a_worker, local_cluster, worker_pids
+from helpers.clusters import files_under, kill_a_worker, local_cluster, worker_pids
+from helpers.fits import assert_same
 from phenotaste import TASTE, InputError, simulate
 from phenotaste.engines.dask import DaskEngine
 

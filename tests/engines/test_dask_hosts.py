@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from helpers import cohorts
-from helpers.clusters import Processes, assert_same, make_certificates
+from helpers.clusters import Processes, make_certificates
+from helpers.fits import assert_same
 from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 

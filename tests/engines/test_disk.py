@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 from helpers.cohorts import cohort, cohorts
-from helpers.interrupted import After, assert_same, fill, small_disk
+from helpers.fits import assert_same
+from helpers.interrupted import StopAfter, fill, small_disk
 from phenotaste import TASTE, Cohort, metrics
 from phenotaste.cli.app import app
 from phenotaste.engines import Checkpoint, DiskEngine, disk
@@ -225,7 +226,7 @@ def test_a_disk_that_fills_up_during_the_fit_raises_an_error(tmp_path):
         with pytest.raises(InputError, match=r"no space left.*free some space"):
             TASTE(5, **disk_options, callback=others, **options).fit(c)
         (folder / "filler").unlink()
-        count = After()
+        count = StopAfter()
         disk_options["checkpoint"] = Checkpoint(work, every=3, resume=True)
         assert_same(TASTE(5, **disk_options, callback=count, **options).fit(c), expected)
         assert count.seen == 6

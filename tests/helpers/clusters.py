@@ -1,4 +1,4 @@
-"""Real Dask clusters for tests: worker processes of this machine, and what makes two fits the same."""
+"""Real Dask clusters for tests, with worker processes on this machine."""
 
 import contextlib
 import json
@@ -8,22 +8,17 @@ import subprocess
 import sys
 import time
 
-import numpy as np
-
-FITTED = ("H_", "V_", "F_", "W_", "U_", "loss_curve_", "mu_k_", "feature_patients_", "score_totals_")
-FIGURES = ("lam_eff_", "n_iter_", "outcome_", "rmse_", "cpi_")
-
 
 @contextlib.contextmanager
 def local_cluster(n_workers, processes=True, **options):
     import dask
     from distributed import LocalCluster
 
-    # LocalCluster looks once, so long after a worker was lost, and strikes it off if it is not back: never here, since
-    # on a busy machine starting takes longer, and the look may come when another one was just killed.
-    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
+    # LocalCluster checks a lost worker once, after this timeout, and removes it if it has not restarted. On a busy
+    # machine a restart takes longer than the default, and the check may come just after another worker was killed.
+    timeout = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
     with (
-        patient,
+        timeout,
         LocalCluster(
             n_workers=n_workers,
             threads_per_worker=1,
@@ -37,27 +32,16 @@ def local_cluster(n_workers, processes=True, **options):
         yield cluster
 
 
-def assert_same(found, expected):
-    """Two fitted models are the same, to the bit."""
-    for name in FITTED:
-        one, other = getattr(found, name), getattr(expected, name)
-        assert (one is None) == (other is None), name
-        assert one is None or (one.dtype == other.dtype and np.array_equal(one, other)), name
-    for name in FIGURES:
-        one, other = getattr(found, name), getattr(expected, name)
-        assert one == other or (one != one and other != other), name
-
-
 def worker_pids(cluster):
-    """The processes that wait for tasks or run them now: not their nannies, and none that is still starting."""
+    """The worker processes that are connected: neither their nannies nor those still starting."""
     known = list(cluster.scheduler.workers)
     pids = [nanny.pid for nanny in cluster.workers.values() if nanny.worker_address in known]
-    return [pid for pid in pids if pid]  # asked for once: the next moment there may be none
+    return [pid for pid in pids if pid]  # a nanny without a process has no pid
 
 
 def kill_a_worker(cluster, chance, seconds=60):
     """SIGKILL one of the worker processes, as soon as there is one."""
-    seen = []  # asked again, there might be none: they come and go
+    seen = []  # the list that was not empty: a second call might return an empty one
     wait_for(lambda: seen.extend(worker_pids(cluster)) or seen, seconds)
     pid = chance.choice(seen)
     with contextlib.suppress(ProcessLookupError):
@@ -70,9 +54,9 @@ def files_under(folder):
 
 
 class Processes:
-    """A cluster as its users start it: `dask scheduler` and `dask worker`, from the command line.
+    """A cluster started from the command line with `dask scheduler` and `dask worker`.
 
-    `workers` has the words before each worker's command, such as those that start it on another machine.
+    `workers` has a prefix for the command of each worker, such as one that starts it on another machine.
     """
 
     def __init__(self, folder, n_workers=2, options=(), host="127.0.0.1", scheduler=(), workers=None):
@@ -82,11 +66,11 @@ class Processes:
         self.scheduler = self._start(scheduler, "scheduler", "--host", host, "--port", "0", *where)
         wait_for(lambda: file.exists() and "address" in file.read_text())
         self.address = json.loads(file.read_text())["address"]
-        for words in [()] * n_workers if workers is None else workers:
-            self._start(words, "worker", "--nthreads", "1", "--local-directory", str(folder), *where)
+        for prefix in [()] * n_workers if workers is None else workers:
+            self._start(prefix, "worker", "--nthreads", "1", "--local-directory", str(folder), *where)
 
-    def _start(self, words, kind, *options):
-        command = [*words, sys.executable, "-m", f"distributed.cli.dask_{kind}", *options]
+    def _start(self, prefix, kind, *options):
+        command = [*prefix, sys.executable, "-m", f"distributed.cli.dask_{kind}", *options]
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder
         )

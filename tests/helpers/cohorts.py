@@ -1,4 +1,4 @@
-"""Small cohorts for tests, with every awkward thing a real one has."""
+"""Small cohorts for tests, with the degenerate cases of real ones."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def cohort(
     scale=1.0,
     negative=False,
 ):
-    """Ragged sparse counts: some visits empty, some patients without any, the last feature never seen."""
+    """Ragged sparse counts: some visits are empty, some patients have none, the last feature never occurs."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(visits[0], visits[1] + 1, n_patients)
     X = rng.integers(1, 4, (counts.sum(), n_features)) * (rng.random((counts.sum(), n_features)) < density)

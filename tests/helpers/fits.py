@@ -1,4 +1,4 @@
-"""A fit of a small cohort, right after the start or some iterations later."""
+"""A fit of a small cohort in progress, and the comparison of finished ones."""
 
 import numpy as np
 
@@ -7,6 +7,9 @@ from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Weights
 from phenotaste.engines.threads import ThreadEngine
+
+FITTED = ("H_", "V_", "F_", "W_", "U_", "loss_curve_", "mu_k_", "feature_patients_", "score_totals_")
+FIGURES = ("lam_eff_", "n_iter_", "outcome_", "rmse_", "cpi_")
 
 
 def start_fit(
@@ -47,3 +50,14 @@ def after_iterations(c, rank, exact, dtype="float64"):
     for _ in range(3):
         model, _ = model_step(engine.step(model), model, engine.weights.lam, normalize=True, exact=exact)
     return engine, model
+
+
+def assert_same(model, expected):
+    """Assert that two fitted models are bitwise equal."""
+    for name in FITTED:
+        one, other = getattr(model, name), getattr(expected, name)
+        assert (one is None) == (other is None), name
+        assert one is None or (one.dtype == other.dtype and np.array_equal(one, other)), name
+    for name in FIGURES:
+        one, other = getattr(model, name), getattr(expected, name)
+        assert one == other or (one != one and other != other), name

@@ -1,41 +1,18 @@
-"""For tests of fits that end before they are done: the same model twice, an end on demand, a disk that is full."""
+"""For tests of interrupted fits: an exception after some iterations, a small disk, damaged files."""
 
 import os
 import subprocess
 from contextlib import contextmanager, suppress
 
-import numpy as np
 import pytest
 
-FITTED = (
-    "H_",
-    "V_",
-    "F_",
-    "W_",
-    "U_",
-    "loss_curve_",
-    "lam_eff_",
-    "mu_k_",
-    "rmse_",
-    "cpi_",
-    "n_iter_",
-    "outcome_",
-)
 
-
-def assert_same(one, other):
-    """To the bit."""
-    for name in FITTED:
-        mine, theirs = getattr(one, name), getattr(other, name)
-        assert np.array_equal(mine, theirs) or (mine != mine and theirs != theirs), name
-
-
-class EndedError(Exception):
+class StoppedError(Exception):
     """Raised in the middle of a fit."""
 
 
-class After:
-    """A callback that ends the fit after so many iterations, and counts them."""
+class StopAfter:
+    """A callback that counts iterations and raises after a given number of them."""
 
     def __init__(self, iterations=10**9):
         self.left, self.seen = iterations, 0
@@ -43,12 +20,12 @@ class After:
     def __call__(self, progress):
         self.seen += 1
         if self.seen == self.left:
-            raise EndedError
+            raise StoppedError
 
 
 @contextmanager
 def small_disk(folder, size):
-    """A real file system of so many bytes."""
+    """A real file system of `size` bytes."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
     folder.mkdir()
@@ -56,7 +33,7 @@ def small_disk(folder, size):
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
     )
     if mounted.returncode:
-        pytest.skip("this system lets nobody mount a small disk")
+        pytest.skip("mounting is not permitted on this system")
     try:
         yield folder
     finally:
@@ -64,16 +41,16 @@ def small_disk(folder, size):
 
 
 def fill(disk):
-    """Until there is no byte left."""
+    """Write until the disk is full."""
     with suppress(OSError), open(disk / "filler", "wb", 0) as file:
         while True:
             file.write(bytes(4096))
 
 
-def flip_a_bit(path, place=0.5):
+def flip_a_bit(path, position=0.5):
     size = path.stat().st_size
     with open(path, "r+b") as file:
-        file.seek(int(size * place))
+        file.seek(int(size * position))
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 4]))

@@ -1,4 +1,4 @@
-"""Records made of a few rows, for tests of what is built from them."""
+"""Records of a few rows, to test what is built from them."""
 
 import pandas as pd
 import pyarrow as pa
@@ -47,7 +47,7 @@ def table(workspace, name, rows):
     columns = {
         column: pa.array([_plain(row.get(column)) for row in rows], kind) for column, kind in kinds.items()
     }
-    return workspace.ingest(pa.table(columns).to_reader(), f"made up {name}")
+    return workspace.ingest(pa.table(columns).to_reader(), f"simulated {name}")
 
 
 def _plain(value):

@@ -1,4 +1,4 @@
-"""A made-up OMOP CDM 5.4 with a small vocabulary, and the forms that a CDM comes in."""
+"""A simulated OMOP CDM 5.4 with a small vocabulary, and its file formats."""
 
 import datetime as dt
 
@@ -33,10 +33,10 @@ ATC = {  # concept: (code, class, parent); an ingredient may have more than one 
     5011: ("C03AA03", "ATC 5th", 5010),
     5012: ("C03AX01", "ATC 5th", 5010),
 }
-ATC_OF = {1101: (5006,), 1102: (5011, 5012), 1103: ()}  # metformin: forgotten
+ATC_OF = {1101: (5006,), 1102: (5011, 5012), 1103: ()}  # metformin has no class
 ICD = {7001: ("ICD9CM", "428.0", 201), 7002: ("ICD9CM", "250.00", 303), 7003: ("ICD10CM", "I50.1", 301)}
 SMOKING, NEVER, EX_SMOKER, DRINKER, BMI = 43054909, 6001, 4310250, 6010, 3038553
-AWKWARD = [
+SPECIAL_TEXTS = [
     'a "quoted" one',
     "comma, semicolon;",
     "two\nlines",
@@ -48,17 +48,17 @@ AWKWARD = [
 
 
 def ancestors(of, parents):
-    """Every ancestor of a node with the fewest steps to it, itself at 0."""
-    found, edge, steps = {of: 0}, {of}, 0
+    """Every ancestor of a node with its minimum distance, the node itself at 0."""
+    distances, edge, steps = {of: 0}, {of}, 0
     while edge:
         steps += 1
-        edge = {p for node in edge for p in parents.get(node, ())} - set(found)
-        found |= dict.fromkeys(edge, steps)
-    return found
+        edge = {p for node in edge for p in parents.get(node, ())} - set(distances)
+        distances |= dict.fromkeys(edge, steps)
+    return distances
 
 
 def parents():
-    """Conditions and drugs with what lies directly above them."""
+    """The direct ancestors of conditions and drugs."""
     tree = dict(CONDITION_TREE)
     tree |= {code: (parent,) for code, (_, _, parent) in ATC.items() if parent}
     tree |= ATC_OF
@@ -157,7 +157,7 @@ def _days(rng, n, year=2008, years=10):
 
 
 def _some(rng, values, share):
-    """Values of which a share is missing."""
+    """Values with a random share replaced by None."""
     return [
         None if gone else value for value, gone in zip(values, rng.random(len(values)) < share, strict=True)
     ]
@@ -168,7 +168,9 @@ def _persons(rng, ids):
     born = _days(rng, n, 1930, 60)
     month = [None if i % 10 == 0 else b.month for i, b in enumerate(born)]
     day = [None if i % 10 in (0, 1) else b.day for i, b in enumerate(born)]
-    later = [dt.datetime.combine(b, dt.time(9, 30)) + dt.timedelta(days=1) for b in born]  # it knows better
+    later = [
+        dt.datetime.combine(b, dt.time(9, 30)) + dt.timedelta(days=1) for b in born
+    ]  # takes precedence
     exact = [moment if i % 3 == 0 else None for i, moment in enumerate(later)]
     sex = rng.integers(0, 3, n)
     return {
@@ -219,7 +221,7 @@ def _events(rng, ids, visits, n):
     )  # 0: none
     concept = pa.array(_some(rng, rng.choice(CONDITIONS, n).tolist(), 0.01), pa.int64())
     source = rng.choice([*ICD, 0], n)
-    written = [AWKWARD[i % len(AWKWARD)] if i % 5 == 0 else f"C{i % 37}" for i in range(n)]
+    written = [SPECIAL_TEXTS[i % len(SPECIAL_TEXTS)] if i % 5 == 0 else f"C{i % 37}" for i in range(n)]
     half = n // 2
     drug = rng.choice([*DRUGS, 1101, 0], half)  # 1101: an ingredient by itself
     return {
@@ -316,17 +318,17 @@ def write_duckdb(tables, path, schema="main", more=None):
     import duckdb
 
     with duckdb.connect(path) as con:
-        for place, held in {schema: tables, **(more or {})}.items():
-            con.execute(f'create schema if not exists "{place}"')
+        for name_of_schema, held in {schema: tables, **(more or {})}.items():
+            con.execute(f'create schema if not exists "{name_of_schema}"')
             for name, table in held.items():
                 con.register("incoming", table)
-                con.execute(f'create table "{place}"."{name}" as select * from incoming')
+                con.execute(f'create table "{name_of_schema}"."{name}" as select * from incoming')
                 con.unregister("incoming")
     return path
 
 
 def typed_csv(path):
-    """A table of a CDM as a database would have it: numbers as numbers, codes of the source as text."""
+    """A table of a CDM with the types of a database: numbers as numbers, source codes as text."""
     with pa.csv.open_csv(path) as reader:
         names = reader.schema.names
     text = {name: pa.string() for name in names if name.endswith(("source_value", "concept_code"))}

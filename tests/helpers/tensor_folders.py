@@ -12,7 +12,7 @@ PATIENT = "patient-4711"
 
 
 def state(number, size=1000):
-    """Contents that can be told apart, and in which a mixture of two saves would show."""
+    """Contents that differ for every number, so that a mixture of two saves is detected."""
     files = {"model": {"V": np.full(size, number), "names": np.array([PATIENT, str(number)])}}
     if number % 2:
         files["patients"] = {"W": np.full((size, 2), number / 2)}
@@ -25,7 +25,7 @@ def save(path, number, **options):
 
 
 def number_in(path):
-    """Which state a folder holds, after checking that it is that state through and through."""
+    """The number of the state in a folder, after checking all of its contents."""
     arrays, meta = tensors.read(path, "model")
     files, expected = state(meta["number"], size=len(arrays["model"]["V"]))
     assert meta == expected
@@ -45,7 +45,7 @@ def names_in(path):
 
 
 def tidy(path):
-    """Nothing in the folder but the manifest and what it lists, and nothing hidden beside it."""
+    """Whether the folder holds only the manifest and the files it lists, and no draft is left next to it."""
     listed = {entry["name"] for entry in manifest_of(path)["files"].values()}
-    beside = [name for name in os.listdir(Path(path).parent) if name.endswith(".partial")]
-    return names_in(path) == listed | {"manifest.json"} and not beside
+    drafts = [name for name in os.listdir(Path(path).parent) if name.endswith(".partial")]
+    return names_in(path) == listed | {"manifest.json"} and not drafts

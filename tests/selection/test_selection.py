@@ -522,7 +522,7 @@ def test_two_runs_at_once_into_one_folder_are_kept_apart(patients, tmp_path):
     selection.select(patients, [2], n_init=2, out=tmp_path / "choice", jobs=1, callback=second)
 
 
-# --- awkward cohorts ---------------------------------------------------------------------------------------
+# --- degenerate cohorts ------------------------------------------------------------------------------------
 
 
 def test_selection_on_degenerate_cohorts():

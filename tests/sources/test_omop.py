@@ -1,4 +1,4 @@
-"""The OMOP source on a made-up CDM: what its tables become, in every form that a CDM comes in."""
+"""The OMOP source on a simulated CDM, in every file format."""
 
 import datetime as dt
 import shutil

@@ -46,7 +46,7 @@ def places(postgres_server, tmp_path_factory):
 def fifty_places(postgres_server, tmp_path_factory):
     """The fifty persons of a public CDM, as they came and in three more places."""
     if not SYNPUF50.is_dir():
-        pytest.skip("the CDM of fifty persons does not lie beside the project")
+        pytest.skip("the CDM of fifty persons is not available")
     folder = tmp_path_factory.mktemp("fifty")
     tables = {path.name.removesuffix(".csv.gz"): made.typed_csv(path) for path in SYNPUF50.glob("*.csv.gz")}
     server = postgres_server.fresh("omop_fifty")

@@ -192,7 +192,7 @@ def test_all_tables_are_of_one_moment(server, tables):
 
 def test_text_round_trips_through_the_database(own, fresh):
     """Quotes, commas, line ends, blanks and emptiness: null and empty text are two things."""
-    words = [*made.AWKWARD, None, "\\N", '"', "a\r\nb", "NULL", "\\."]
+    words = [*made.SPECIAL_TEXTS, None, "\\N", '"', "a\r\nb", "NULL", "\\."]
     fresh({"person": pa.table({"person_id": list(range(len(words)))}), "t": pa.table({"w": words})}, "words")
     with Workspace(threads=1) as workspace:
         place = omop.postgres.Postgres(workspace, own.url())

@@ -15,7 +15,7 @@ SYNPUF = SHARED / "data" / "synpuf50_omop"
 OPTIONS = [{}, {"codes": "source", "source_vocabulary": "ICD9CM"}, {"drugs": "exposure"}]
 
 
-@pytest.mark.skipif(not GIBLEED.is_dir(), reason="GiBleed does not lie beside the project")
+@pytest.mark.skipif(not GIBLEED.is_dir(), reason="GiBleed is not available")
 def test_gibleed_matches_the_independent_build():
     """Conditions and drug eras by person, date and concept: theirs lack features of fewer than 5 patients."""
     with Workspace(threads=1) as workspace:
@@ -44,7 +44,7 @@ def test_gibleed_matches_the_independent_build():
 def fifty():
     """The 50 persons as Arrow tables, typed as a database would have them, codes of the source as text."""
     if not SYNPUF.is_dir():
-        pytest.skip("the 50 SynPUF persons do not lie beside the project")
+        pytest.skip("the 50 SynPUF persons are not available")
     return {path.name.split(".")[0]: made.typed_csv(path) for path in sorted(SYNPUF.glob("*.csv.gz"))}
 
 
@@ -71,7 +71,7 @@ def fifty_in_postgres(postgres_server, fifty):
     return server.url()
 
 
-@pytest.mark.skipif(not SYNPUF.is_dir(), reason="the 50 SynPUF persons do not lie beside the project")
+@pytest.mark.skipif(not SYNPUF.is_dir(), reason="the 50 SynPUF persons are not available")
 def test_codes_of_the_source_are_those_of_the_claims():
     """Every source concept is known, so codes are the vocabulary's, with a dot; the claims wrote them without."""
     with Workspace(threads=1) as workspace:

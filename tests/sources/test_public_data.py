@@ -9,7 +9,7 @@ from phenotaste import TASTE, Cohort
 SLICE = SHARED / "data" / "desynpuf" / "independent_build"
 
 
-@pytest.mark.skipif(not SLICE.is_dir(), reason="the DE-SynPUF slice does not lie beside the project")
+@pytest.mark.skipif(not SLICE.is_dir(), reason="the DE-SynPUF slice is not available")
 def test_synpuf_slice_keeps_cross_products_invariant():
     events = pd.read_csv(SLICE / "slice1_events_ccs.csv.gz")
     static = pd.read_csv(SLICE / "slice1_static.csv.gz")

@@ -1,4 +1,4 @@
-"""DE-SynPUF: made-up files under native and other names, and the public slices where they lie beside the project."""
+"""DE-SynPUF: simulated files under native and other names, and the public slices if they are available."""
 
 import gzip
 from datetime import date, datetime
@@ -13,9 +13,7 @@ from phenotaste.sources import synpuf
 from phenotaste.sources.workspace import Workspace
 
 PUBLIC = SHARED / "data" / "desynpuf"
-needs_public = pytest.mark.skipif(
-    not PUBLIC.is_dir(), reason="the DE-SynPUF slice does not lie beside the project"
-)
+needs_public = pytest.mark.skipif(not PUBLIC.is_dir(), reason="the DE-SynPUF slice is not available")
 
 INPATIENT = """DESYNPUF_ID,CLM_ID,SEGMENT,CLM_FROM_DT,ADMTNG_ICD9_DGNS_CD,ICD9_DGNS_CD_1,ICD9_DGNS_CD_2,ICD9_PRCDR_CD_1
 A,11,1,20090412,4280,4280,4019,3995

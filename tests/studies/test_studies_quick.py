@@ -225,7 +225,7 @@ def test_cohorts_have_the_papers_shape():
 def test_patients_of_synpuf_are_drawn(tmp_path):
     source = SHARED / "data" / "desynpuf"
     if not source.is_dir():
-        pytest.skip("the DE-SynPUF slice does not lie beside the project")
+        pytest.skip("the DE-SynPUF slice is not available")
     for file in source.glob("slice1_*.csv.gz"):
         (tmp_path / file.name).symlink_to(file)
     some = cohorts.synpuf(str(tmp_path), 50, 3)

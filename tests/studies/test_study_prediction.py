@@ -181,7 +181,7 @@ def test_the_outcome_is_not_among_the_features():
     assert kept.labels.tolist() == [0, 1]
 
 
-@pytest.mark.skipif(not SLICE.is_dir(), reason="the DE-SynPUF slice does not lie beside the project")
+@pytest.mark.skipif(not SLICE.is_dir(), reason="the DE-SynPUF slice is not available")
 def test_incident_heart_failure_on_the_public_slice(tmp_path):
     for name in ("slice1_beneficiary_2008", "slice1_inpatient", "slice1_outpatient"):
         (tmp_path / f"{name}.csv.gz").symlink_to(SLICE / f"{name}.csv.gz")
