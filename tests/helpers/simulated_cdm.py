@@ -168,9 +168,7 @@ def _persons(rng, ids):
     born = _days(rng, n, 1930, 60)
     month = [None if i % 10 == 0 else b.month for i, b in enumerate(born)]
     day = [None if i % 10 in (0, 1) else b.day for i, b in enumerate(born)]
-    later = [
-        dt.datetime.combine(b, dt.time(9, 30)) + dt.timedelta(days=1) for b in born
-    ]  # takes precedence
+    later = [dt.datetime.combine(b, dt.time(9, 30)) + dt.timedelta(days=1) for b in born]  # takes precedence
     exact = [moment if i % 3 == 0 else None for i, moment in enumerate(later)]
     sex = rng.integers(0, 3, n)
     return {
