@@ -16,8 +16,9 @@ from helpers.labelled import order_effect, presence_effect
 from phenotaste import Cohort, InputError, metrics
 from phenotaste.baselines import CNTF
 from phenotaste.cohort.align import read_only
-from phenotaste.core import poisson, poisson_reference
+from phenotaste.core import poisson
 from phenotaste.core.records import Model
+from phenotaste.core.reference import poisson_divergence, poisson_shares, poisson_step
 from phenotaste.storage import tensors
 
 torch = pytest.importorskip("torch", reason="the recurrent baselines need the extra 'gpu'")
@@ -44,7 +45,8 @@ def counts(seed, n_visits=12, J=6, R=3, zero_feature=True):
 def csr(X):
     """The arrays of X, with the types that the kernels get in a fit, so that they are compiled once."""
     matrix = sparse.csr_array(X)
-    return matrix.data, read_only(matrix.indices, np.int32), read_only(matrix.indptr, np.int64)
+    indices, indptr = read_only(matrix.indices, np.int32), read_only(matrix.indptr, np.int64)
+    return poisson.CsrCounts(matrix.data, indices, indptr)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 20.0]), st.integers(0, 12))
@@ -54,12 +56,13 @@ def test_patient_step_matches_the_reference(seed, beta, n_first):
     rows = rng.permutation(len(X))
     expected, gradient = rng.random(S.shape), beta * rng.standard_normal(S.shape)
     has_expected = np.arange(len(X)) >= n_first
-    reference = poisson_reference.regularised_step(
+    reference = poisson_step(
         X[rows], V, S[rows], expected, gradient, has_expected, beta
     )
-    shares = poisson_reference.shares(X, V, S).sum(axis=0)
+    shares = poisson_shares(X, V, S).sum(axis=0)
     T = np.ones_like(V)
-    poisson.patient_step(*csr(X), rows, V, S, expected, gradient, n_first, beta, T)
+    regularisation = poisson.Regularisation(expected, gradient, n_first, beta)
+    poisson.patient_step(csr(X), rows, V, S, regularisation, T)
     np.testing.assert_allclose(S[rows], reference, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(T, 1 + shares, rtol=1e-10)
     assert S.min() >= 0
@@ -70,8 +73,8 @@ def test_patient_step_matches_the_reference(seed, beta, n_first):
 def test_divergence_matches_the_reference(seed):
     X, V, S, _ = counts(seed)
     divergences = np.empty(len(X))
-    poisson.divergences(*csr(X), V, S, divergences)
-    np.testing.assert_allclose(divergences, poisson_reference.divergence(X, V, S), rtol=1e-10, atol=1e-10)
+    poisson.divergences(csr(X), V, S, divergences)
+    np.testing.assert_allclose(divergences, poisson_divergence(X, V, S), rtol=1e-10, atol=1e-10)
 
 
 @given(st.integers(0, 10_000))
@@ -79,7 +82,7 @@ def test_divergence_matches_the_reference(seed):
 def test_projection_maximises_the_likelihood(seed):
     """The gradient is zero where s > 0 and non-negative elsewhere."""
     X, V, S, _ = counts(seed, zero_feature=False)
-    poisson.project_rows(*csr(X), V, S, 1e-12, 100_000)
+    poisson.project_rows(csr(X), V, S, 1e-12, 100_000)
     mean = S @ V.T
     gradient = V.sum(axis=0) - np.divide(X, mean, out=np.zeros_like(X), where=mean > 0) @ V
     nonempty = X.sum(axis=1) > 0

@@ -9,7 +9,7 @@ from helpers.cohorts import cohort
 from phenotaste import Cohort, InputError, metrics, simulate
 from phenotaste.baselines import Copa, CopaPlus, CopaStatic, Spartan
 from phenotaste.baselines.copa import ADMMUpdates, numeric_times
-from phenotaste.core.parafac2 import admm, splines
+from phenotaste.core.parafac2 import constraints
 from phenotaste.core.reference import nnls_from_gram
 
 
@@ -23,7 +23,7 @@ def problem(seed, rows=6, rank=4):
 @given(st.floats(-3, 3), st.floats(0, 2), st.floats(0, 2), st.floats(0.1, 5), st.booleans())
 def test_the_proximal_operator_minimises(x, l1, l0, rho, positive):
     """Against a fine grid of values; the threshold of l0 depends on rho."""
-    minimiser = admm.sparse(l1, l0, positive)(np.array([[x]]), rho)[0, 0]
+    minimiser = constraints.sparse(l1, l0, positive)(np.array([[x]]), rho)[0, 0]
     grid = np.concatenate([[0.0, minimiser], np.linspace(0 if positive else -4, 4, 8001)])
 
     def cost(v):
@@ -34,7 +34,7 @@ def test_the_proximal_operator_minimises(x, l1, l0, rho, positive):
 
 
 def test_the_hard_threshold_is_that_of_the_paper():
-    proximal = admm.sparse(0.0, 2.0, positive=True)
+    proximal = constraints.sparse(0.0, 2.0, positive=True)
     values = np.array([[1.9, 2.1, -5.0, 40.0]])
     np.testing.assert_array_equal(proximal(values, 1.0), [[0.0, 2.1, 0.0, 40.0]])
     np.testing.assert_array_equal(proximal(values, 0.25), [[0.0, 0.0, 0.0, 40.0]])
@@ -98,7 +98,7 @@ def test_smooth_courses_lie_in_the_spline_space(gaps):
     for k in range(len(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
         if c.offsets[k + 1] - c.offsets[k] > 6:
-            space = splines.m_splines(numeric_times(c)[rows], 5, 2)
+            space = constraints.m_splines(numeric_times(c)[rows], 5, 2)
             projected = [space @ np.linalg.lstsq(space, m.U_[rows], rcond=None)[0] for m in (smooth, rough)]
             np.testing.assert_allclose(projected[0], smooth.U_[rows], atol=1e-8)
             new = smooth.project(c[k]).U
@@ -110,7 +110,7 @@ def test_smooth_courses_lie_in_the_spline_space(gaps):
 
 def test_splines_depend_on_gaps_but_not_on_units_of_time():
     even, gapped = np.arange(12.0), np.array([0, 1, 2, 3, 4, 5, 300, 301, 302, 303, 304, 700.0])
-    spaces = [splines.orthonormal(splines.m_splines(t, 6, 3)) for t in (even, gapped, 86400 * gapped + 5)]
+    spaces = [constraints.orthonormal(constraints.m_splines(t, 6, 3)) for t in (even, gapped, 86400 * gapped + 5)]
     between = [np.linalg.norm(spaces[0] @ spaces[0].T - P @ P.T, 2) for P in spaces[1:]]
     assert between[0] > 0.1
     np.testing.assert_allclose(spaces[1] @ spaces[1].T, spaces[2] @ spaces[2].T, atol=1e-8)
@@ -129,7 +129,7 @@ def test_dates_are_converted_to_times():
 
 def test_m_splines_integrate_to_one():
     times = np.linspace(0, 1, 20_001)
-    values = splines.m_splines(times, 7, 3)
+    values = constraints.m_splines(times, 7, 3)
     assert values.shape == (20_001, 7)
     assert values.min() >= 0
     np.testing.assert_allclose(np.trapezoid(values, times, axis=0), 1.0, atol=1e-3)
@@ -138,7 +138,7 @@ def test_m_splines_integrate_to_one():
 @pytest.mark.parametrize("times", [[3.0], [2.0, 2.0], [0, 1.0], [0, 0, 0, 1.0], [0, 1, 1, 1, 1, 1, 1, 9.0]])
 def test_every_history_has_a_basis(times):
     times = np.array(times)
-    basis = splines.smooth_bases(times, np.array([0, 0, len(times)]), 7, 3)
+    basis = constraints.smooth_bases(times, np.array([0, 0, len(times)]), 7, 3)
     assert basis.shape == (len(times), 7)
     gram = basis.T @ basis
     np.testing.assert_allclose(gram, np.diag(np.diagonal(gram).round()), atol=1e-10)

@@ -13,7 +13,7 @@ from helpers.cohorts import cohort, cohorts, dense
 from phenotaste import Cohort, InputError, metrics, simulate
 from phenotaste.baselines import Spartan
 from phenotaste.cohort.align import align, columns_of
-from phenotaste.core.parafac2 import kernels, loop, reference, splines
+from phenotaste.core.parafac2 import constraints, kernels, loop, reference
 from phenotaste.core.records import Model
 from phenotaste.engines.parafac2 import Parafac2Threads
 
@@ -42,7 +42,7 @@ def test_step_matches_the_reference(c, rank, solver, smooth, seed):
     shared = kernels.model_products(*model, lam, rho)
     shard = align(c, columns_of(c)).shard
     times = np.arange(c.n_visits, dtype=float)
-    bases = splines.smooth_bases(times, c.offsets, 4, 2) if smooth else None
+    bases = constraints.smooth_bases(times, c.offsets, 4, 2) if smooth else None
     engine = Parafac2Threads(
         shard, c.shape[1], rank, score_solver=kernels.ScoreSolver(solver, 3), bases=bases
     )
@@ -57,7 +57,7 @@ def test_step_matches_the_reference(c, rank, solver, smooth, seed):
         P = None if bases is None else bases[c.offsets[k] : c.offsets[k + 1]]
         Q_engine = engine.Q[c.offsets[k] : c.offsets[k + 1]]
         assert np.linalg.norm(Q_engine, 2) < 1 + 1e-6 if Q_engine.size else True
-        Q, w, dual, addends = reference.step(X, a, shared, solver, 3, W[k], D[k], P)
+        Q, w, dual, addends = reference.step(X, a, shared, kernels.ScoreSolver(solver, 3), W[k], D[k], P)
         # Equal columns do not determine Q and w: compare the losses.
         if solver == kernels.NONNEGATIVE or not X.any():
             loss, best = (reference.loss(X, a, q, s, shared) for q, s in ((Q_engine, engine.W[k]), (Q, w)))
@@ -81,7 +81,7 @@ def test_step_matches_the_reference(c, rank, solver, smooth, seed):
 def test_undetermined_columns_of_Q_are_completed(c, rank, seed, smooth):
     rng = np.random.default_rng(seed)
     shard = align(c, columns_of(c)).shard
-    bases = splines.smooth_bases(np.arange(c.n_visits, dtype=float), c.offsets, 6, 2) if smooth else None
+    bases = constraints.smooth_bases(np.arange(c.n_visits, dtype=float), c.offsets, 6, 2) if smooth else None
     engine = Parafac2Threads(shard, c.shape[1], rank, bases=bases)
     engine.reset(rng.random((len(c), rank)) * (rng.random((len(c), rank)) < 0.5))
     shared = kernels.model_products(*model_for(c, rank, 1), 0.3)
@@ -99,7 +99,7 @@ def test_undetermined_columns_of_Q_are_completed(c, rank, seed, smooth):
         is_projector = np.abs(missing @ missing - missing).max() < 1e-6
         P = None if bases is None else bases[rows]
         if is_projector and not complete:
-            np.testing.assert_allclose(new, reference.complete(old, P), atol=1e-5)
+            np.testing.assert_allclose(new, reference.complete_Q(old, P), atol=1e-5)
             np.testing.assert_allclose(
                 new @ (old.T @ old), old, atol=1e-5
             )  # determined columns are unchanged

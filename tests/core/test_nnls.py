@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from phenotaste.core.kernels.nnls import rows_by_descent, rows_by_pivoting, walk
+from phenotaste.core.kernels.nnls import lawson_hanson, solve_rows_bpp, solve_rows_cd
 
 
 @st.composite
@@ -40,15 +40,15 @@ def solve(solver, design, target):
 
 
 def descend_to_the_end(G, b, x):
-    rows_by_descent(G, b, x, 200_000, 1e-13)
+    solve_rows_cd(G, b, x, 200_000, 1e-13)
 
 
 def walk_from_zero(G, b, x):
     R = len(G)
-    walk(G, b[0], x[0], np.zeros(R, bool), np.zeros((R, R)), np.zeros(R, np.int64))
+    lawson_hanson(G, b[0], x[0], np.zeros(R, bool), np.zeros((R, R)), np.zeros(R, np.int64))
 
 
-@pytest.mark.parametrize("solver", [rows_by_pivoting, descend_to_the_end, walk_from_zero])
+@pytest.mark.parametrize("solver", [solve_rows_bpp, descend_to_the_end, walk_from_zero])
 @given(problem=problems())
 def test_reaches_scipys_objective(solver, problem):
     design, target = problem
@@ -60,7 +60,7 @@ def test_reaches_scipys_objective(solver, problem):
     assert found <= best + 1e-9 * (target @ target)
 
 
-@pytest.mark.parametrize("solver", [rows_by_pivoting, descend_to_the_end])
+@pytest.mark.parametrize("solver", [solve_rows_bpp, descend_to_the_end])
 @given(seed=st.integers(0, 2**32 - 1), R=st.integers(1, 10))
 def test_finds_scipys_solution_where_it_is_unique(solver, seed, R):
     rng = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ def test_pivoting_is_never_negative_or_nan_whatever_it_is_given(seed, R):
     design = rng.standard_normal((rng.integers(1, R + 2), R)) * 10.0 ** rng.integers(-8, 9, R)
     b = rng.standard_normal((3, R)) * 10.0 ** rng.integers(-8, 9, R)
     x = rng.standard_normal((3, R))
-    rows_by_pivoting(design.T @ design, b, x)
+    solve_rows_bpp(design.T @ design, b, x)
     assert np.all(np.isfinite(x))
     assert np.all(x >= 0)
 
@@ -91,7 +91,7 @@ def test_descent_never_raises_the_objective():
         x = np.abs(rng.standard_normal((1, 5)))
         before = np.inf
         for _ in range(10):
-            rows_by_descent(G, b, x, 1, 0.0)
+            solve_rows_cd(G, b, x, 1, 0.0)
             now = 0.5 * x[0] @ G @ x[0] - b[0] @ x[0]
             assert now <= before + 1e-12
             before = now
@@ -103,7 +103,7 @@ def test_what_is_left_of_a_cancellation_is_zero():
     for _ in range(200):
         design = np.vstack([np.abs(rng.standard_normal((8, 6))), np.eye(6)])
         wanted = rng.uniform(0.5, 1.0, 6) * (rng.random(6) < 0.5)
-        x = solve(rows_by_pivoting, design, design @ wanted)
+        x = solve(solve_rows_bpp, design, design @ wanted)
         assert np.all((x == 0) | (x > 1e-9))
         np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-9)
 
@@ -115,11 +115,11 @@ def test_pivoting_gives_the_same_whatever_set_it_starts_from():
         target = rng.standard_normal(len(design))
         G, b = design.T @ design, np.tile(design.T @ target, (4, 1))
         x = np.array([np.zeros(7), np.ones(7), np.eye(7)[2], -np.ones(7)])
-        rows_by_pivoting(G, b, x)
+        solve_rows_bpp(G, b, x)
         np.testing.assert_allclose(x, np.tile(nnls(design, target)[0], (4, 1)), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("solver", [rows_by_pivoting, walk_from_zero])
+@pytest.mark.parametrize("solver", [solve_rows_bpp, walk_from_zero])
 def test_coordinates_that_must_leave_again(solver):
     """Columns so alike that what goes in first has to come out later, in nearly half of these problems."""
     rng = np.random.default_rng(2)

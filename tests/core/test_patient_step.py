@@ -10,7 +10,7 @@ from helpers.fits import after_iterations, start_fit
 from phenotaste import Cohort
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import reference
-from phenotaste.core.kernels.polar import SMALLEST
+from phenotaste.core.kernels.polar import SIGMA_FLOOR
 from phenotaste.core.model_step import model_step, objective
 from phenotaste.core.records import Model, Sums, Weights
 from phenotaste.engines.threads import ThreadSession
@@ -106,7 +106,7 @@ def test_plain_iterations_never_raise_the_objective(c, rank, exact, relative, no
     """Without extrapolation every single step goes down: short histories, dead columns, empty visits and all.
 
     Absolute weights are tried on counts only: a μ that outweighs ‖X‖² a million times leaves no digits for X.
-    Where a direction of a patient dies, the cap on singular values may cost that patient μ·SMALLEST/4; a fit undoes
+    Where a direction of a patient dies, the cap on singular values may cost that patient μ·SIGMA_FLOOR/4; a fit undoes
     such a step.
     """
     assume(relative or c.visits.nnz == 0 or abs(c.visits).max() >= 1)
@@ -118,7 +118,7 @@ def test_plain_iterations_never_raise_the_objective(c, rank, exact, relative, no
         model, loss = model_step(sums, model, lam, normalize=normalize, exact=exact)
         size = sums.scalars[0] + lam * sums.scalars[1]
         assert np.isfinite(loss)
-        assert loss <= before + 1e-9 * size + rank * SMALLEST / 4 * sums.scalars[2]
+        assert loss <= before + 1e-9 * size + rank * SIGMA_FLOOR / 4 * sums.scalars[2]
         for factor in (engine.U, model.V, model.F):
             assert np.all(factor >= 0)
         before = loss

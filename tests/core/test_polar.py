@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.core.kernels.polar import SMALLEST, inverse_root, new_eigen, nuclear_norm, short_polar
+from phenotaste.core.kernels.polar import (
+    SIGMA_FLOOR,
+    inverse_sqrt_eigh,
+    new_eigh_scratch,
+    nuclear_norm,
+    polar_wide,
+)
 from phenotaste.core.reference import polar_factor
 
 
@@ -13,14 +19,14 @@ def by_root(U, H):
     """Q = M C^(-1/2), for as many visits as phenotypes or more."""
     R = len(H)
     root = np.empty((R, R))
-    inverse_root(H @ (U.T @ U) @ H.T, new_eigen(R), root)
+    inverse_sqrt_eigh(H @ (U.T @ U) @ H.T, new_eigh_scratch(R), root)
     return U @ H.T @ root
 
 
 def by_rows(U, H):
     """Q itself, for fewer visits than phenotypes."""
     Q = np.empty(U.shape)
-    short_polar(np.ascontiguousarray(U), H, new_eigen(len(H)), Q)
+    polar_wide(np.ascontiguousarray(U), H, new_eigh_scratch(len(H)), Q)
     return Q
 
 
@@ -54,13 +60,13 @@ def test_short_histories(visits, R):
 
 @pytest.mark.parametrize("polar", [by_root, by_rows])
 def test_a_direction_the_patient_hardly_has_is_faded_out_not_cut(polar):
-    """Along a singular value σ of U Hᵀ, Q has length σ / max(σ, SMALLEST), whatever the other singular values."""
+    """Along a singular value σ of U Hᵀ, Q has length σ / max(σ, SIGMA_FLOOR), whatever the other singular values."""
     visits, R = (7, 4) if polar is by_root else (3, 4)
     rng = np.random.default_rng(0)
     left, _ = np.linalg.qr(rng.standard_normal((visits, min(visits, R))))
     right, _ = np.linalg.qr(rng.standard_normal((R, min(visits, R))))
     for share in (0.0, 0.01, 0.3, 0.9, 1.1, 10.0):
-        singular = SMALLEST * np.array([5000.0, 100.0, 5000.0, share])[-min(visits, R) :]
+        singular = SIGMA_FLOOR * np.array([5000.0, 100.0, 5000.0, share])[-min(visits, R) :]
         Q = polar((left * singular) @ right.T, np.eye(R))
         np.testing.assert_allclose(left[:, -1] @ Q @ right[:, -1], min(share, 1.0), rtol=0, atol=1e-5)
         assert np.linalg.norm(Q, 2) <= 1 + 1e-9
@@ -88,9 +94,9 @@ def test_no_contraction_does_better(seed, R, visits, kind):
     M = U @ H.T
     singular = np.linalg.svd(M, compute_uv=False)
     assert np.linalg.norm(Q, 2) <= 1 + 1e-3
-    assert np.sum(Q * M) >= singular.sum() - R * SMALLEST - 1e-6 * singular[0]
-    assert nuclear_norm(M, new_eigen(len(H))) == pytest.approx(singular.sum(), rel=1e-12, abs=1e-14)
-    assert np.sum(Q * M) == pytest.approx(np.sum(polar_factor(U, H) * M), rel=1e-6, abs=2 * R * SMALLEST)
+    assert np.sum(Q * M) >= singular.sum() - R * SIGMA_FLOOR - 1e-6 * singular[0]
+    assert nuclear_norm(M, new_eigh_scratch(len(H))) == pytest.approx(singular.sum(), rel=1e-12, abs=1e-14)
+    assert np.sum(Q * M) == pytest.approx(np.sum(polar_factor(U, H) * M), rel=1e-6, abs=2 * R * SIGMA_FLOOR)
 
 
 @pytest.mark.parametrize("polar", [by_root, by_rows])
@@ -103,5 +109,5 @@ def test_what_is_not_finite_shows(polar):
 def test_a_matrix_that_is_not_finite_has_no_root():
     root, C = np.empty((3, 3)), np.eye(3)
     C[2, 2] = np.inf
-    inverse_root(C, new_eigen(3), root)
+    inverse_sqrt_eigh(C, new_eigh_scratch(3), root)
     assert np.isnan(root).all()

@@ -40,7 +40,7 @@ def library(rank, mode):
 class HostLauncher:
     """What `Launcher` is on a GPU."""
 
-    blocks, desks_needed = 1, 0
+    blocks = 1
 
     def __init__(self, rank):
         import torch
@@ -53,9 +53,9 @@ class HostLauncher:
         run.argtypes = [type(task)]
         run(task)
 
-    def gather(self, arguments, stretches):
+    def gather(self, arguments, segments):
         pointers = [ctypes.c_void_p(a.data_ptr()) for a in arguments]
-        library(self.shape.rank, MODES["step"]).gather(*pointers, ctypes.c_int(stretches))
+        library(self.shape.rank, MODES["step"]).gather(*pointers, ctypes.c_int(segments))
 
     def combine(self, arguments, features):
         pointers = [ctypes.c_void_p(a.data_ptr()) for a in arguments]

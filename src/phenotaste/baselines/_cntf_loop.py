@@ -69,7 +69,8 @@ def fit(
         T = np.zeros_like(V)
         for rows, expected, gradient, n_first in minibatches(counts, S, regulariser, batch_size, rng):
             weight = beta if iteration > pretrain and regulariser is not None else 0.0
-            poisson.patient_step(*counts[:3], rows, V, S, expected, weight * gradient, n_first, weight, T)
+            regularisation = poisson.Regularisation(expected, weight * gradient, n_first, weight)
+            poisson.patient_step(poisson.CsrCounts(*counts[:3]), rows, V, S, regularisation, T)
         V = update_V(T, V)
         losses.append(float(patient_losses(counts, V, S, errors, beta).sum()))
         if not np.isfinite(losses[-1]):
@@ -131,7 +132,7 @@ def patient_losses(
     in those of the data.
     """
     likelihood = np.empty(len(S))
-    poisson.divergences(*counts[:3], V, S, likelihood)
+    poisson.divergences(poisson.CsrCounts(*counts[:3]), V, S, likelihood)
     squared_errors = np.zeros(len(S))
     if errors is not None:
         for rows, per_step in packed_batches(counts.offsets, EVALUATION_BATCH, None):

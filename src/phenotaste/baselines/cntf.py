@@ -427,7 +427,8 @@ class CNTF(ClassifierMixin, Factorization):
         check_counts(aligned)
         counts = _cntf_loop.scaled_counts(aligned.shard, self.scale_)
         S = np.zeros((int(counts.offsets[-1]), self.V_.shape[1]))
-        poisson.project_rows(*counts[:3], self.V_, S, PROJECTION_TOL, PROJECTION_ITERATIONS)
+        csr = poisson.CsrCounts(*counts[:3])
+        poisson.project_rows(csr, self.V_, S, PROJECTION_TOL, PROJECTION_ITERATIONS)
         return aligned, counts, S
 
     def _losses(self, counts: _cntf_loop.Counts, S: Array) -> Array:

@@ -17,7 +17,7 @@ from phenotaste.baselines._parafac2 import ExactParafac2
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted, shard_of
 from phenotaste.core import loop
-from phenotaste.core.parafac2 import admm, kernels, splines
+from phenotaste.core.parafac2 import constraints, kernels
 from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model, Shard, Weights
 from phenotaste.engines.threads import ThreadSession
@@ -115,7 +115,7 @@ class Copa(ExactParafac2):
     def _bases(self, cohort: Cohort) -> Array | None:
         if not self.smooth:
             return None
-        return splines.smooth_bases(numeric_times(cohort), cohort.offsets, self.n_splines, self.degree)
+        return constraints.smooth_bases(numeric_times(cohort), cohort.offsets, self.n_splines, self.degree)
 
 
 class CopaPlus(Copa):
@@ -261,9 +261,9 @@ class ADMMUpdates:
     def __init__(self, l1: float, l0: float, nonnegative_h: bool, steps: int) -> None:
         self.l1, self.l0, self.steps = l1, l0, steps
         self.proximal: dict[str, Callable[[Array, float], Array]] = {
-            "H": admm.nonnegative if nonnegative_h else admm.unconstrained,
-            "V": admm.sparse(l1, l0, positive=True),
-            "F": admm.nonnegative,
+            "H": constraints.nonnegative if nonnegative_h else constraints.unconstrained,
+            "V": constraints.sparse(l1, l0, positive=True),
+            "F": constraints.nonnegative,
         }
         self.duals: dict[str, Array] = {}
 
@@ -279,12 +279,12 @@ class ADMMUpdates:
     def _improve(self, name: str, gram: Array, right: Array, X: Array) -> Array:
         dual = self.duals.get(name)
         dual = np.zeros_like(X) if dual is None else dual
-        X, self.duals[name] = admm.improve(gram, right, X, dual, self.proximal[name], self.steps)
+        X, self.duals[name] = constraints.improve(gram, right, X, dual, self.proximal[name], self.steps)
         return X
 
     def rho(self, model: Model, lam: float) -> float:
         gram = (model.H.T @ model.H) * (model.V.T @ model.V) + lam * (model.F.T @ model.F)
-        return admm.step_size(gram)
+        return constraints.step_size(gram)
 
     def penalty(self, V: Array) -> float:
         return float(self.l1 * np.abs(V).sum() + self.l0 * np.count_nonzero(V))

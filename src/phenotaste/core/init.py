@@ -1,4 +1,4 @@
-"""Where a fit begins. Chance lives in the model only; the patients' courses follow from it and the data."""
+"""Initial values. Only the model is random; the patients' U follow from it and the data."""
 
 import warnings
 
@@ -11,20 +11,20 @@ from phenotaste.core.model_step import unit_columns
 from phenotaste.core.records import Array, Model, Shard
 
 NMF_ITERATIONS = 60
-NMF_PATIENTS = 20_000  # more patients than this do not make the start better, only slower
-FLAT = 1e-6  # a cosine that vanishes at every visit (r = 2·visits) is replaced by a constant
+NMF_PATIENTS = 20_000  # more patients make the initialisation slower, not better
+FLAT = 1e-6  # a cosine with a smaller norm (it vanishes for r = 2·visits) is replaced by a constant
 
 
 def init_model(
     kind: str, shard: Shard, n_features: int, rank: int, normalize: bool, rng: np.random.Generator
 ) -> Model:
-    """`nmf`: V from a quick NMF of visit-summed counts; `random`: V uniform; `uniform`: all of it, as in the paper."""
+    """`nmf`: V from a short NMF of visit totals; `random`: V uniform; `uniform`: H, V, F uniform, as in the paper."""
     P = shard.static.shape[1]
     if kind == "uniform":
         H, V, F = rng.random((rank, rank)), rng.random((n_features, rank)), rng.random((P, rank))
         return Model(unit_columns(H), unit_columns(V), F) if normalize else Model(H, V, F)
     V = rng.random((n_features, rank)) if kind == "random" else nmf_definitions(shard, n_features, rank, rng)
-    # F = 0 lets the visits speak first and makes the fit blind to the scale of A.
+    # F = 0 lets the visits dominate at first and makes the fit independent of the scale of A.
     return Model(np.eye(rank), unit_columns(V), np.zeros((P, rank)))
 
 
@@ -36,9 +36,9 @@ def nmf_definitions(shard: Shard, n_features: int, rank: int, rng: np.random.Gen
     if totals.nnz == 0:
         return rng.random((n_features, rank))
     nmf = NMF(rank, init="random", max_iter=NMF_ITERATIONS, tol=1e-3, random_state=int(rng.integers(2**31)))
-    # One BLAS thread, so that the bits do not depend on how many there are.
+    # One BLAS thread, so that the result does not depend on the number of threads.
     with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")  # sixty iterations need not converge
+        warnings.simplefilter("ignore")  # not run to convergence
         nmf.fit(totals)
     V = nmf.components_.T.copy()
     dead = V.sum(axis=0) == 0
@@ -47,7 +47,7 @@ def nmf_definitions(shard: Shard, n_features: int, rank: int, rng: np.random.Gen
 
 
 def visit_totals(shard: Shard, n_features: int, rng: np.random.Generator) -> sparse.csr_array:
-    """Each patient's visits added up (noise that went below zero is clipped: this is a start, not the data)."""
+    """Each patient's visits summed, negative values clipped: it is only an initialisation."""
     bounds = shard.indptr[shard.offsets]
     totals = sparse.csr_array((shard.data, shard.indices, bounds), shape=(len(bounds) - 1, n_features))
     if totals.shape[0] > NMF_PATIENTS:

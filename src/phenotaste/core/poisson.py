@@ -1,23 +1,42 @@
-"""Counts as Poisson sums: x_ij ~ Poisson(Σ_r s_ir V_jr), with s, V ≥ 0 and the columns of V adding up to one.
+"""Poisson factorisation of counts: x_ij ~ Poisson(Σ_r s_ir V_jr), with s, V ≥ 0 and columns of V that sum to one.
 
-Expectation–maximisation in the sparse entries only: c_ir = Σ_j x_ij s_ir V_jr / m_ij shares every count out among the
-phenotypes it may come from, and s_ir = c_ir then raises the likelihood, without a step length. With a regulariser
-β(s − p)² + g s, p what is expected of s and g a slope, the next s is the positive root of a quadratic equation.
+Expectation–maximisation over the non-zeros: c_ir = Σ_j x_ij s_ir V_jr / m_ij distributes every count over the
+phenotypes, and s_ir = c_ir then raises the likelihood without a step size. With a regulariser β(s − p)² + g s, where p
+is a prediction of s and g a gradient, the next s is the positive root of a quadratic equation.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from phenotaste.core.records import VECTOR, Array
+from phenotaste.core.kernels.simd import FASTMATH
+from phenotaste.core.records import Array
 
-SMALLEST_MEAN = 1e-10  # what nothing explains is taken to be this rare: its log must stay a number
+MIN_MEAN = 1e-10  # lower bound of the mean, so that its logarithm is finite
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
-def share_out(
-    data: Array, indices: Array, indptr: Array, i: int, V: Array, s: Array, c: Array, T: Array
-) -> None:
-    """c_r = Σ_j x_j s_r V_jr / m_j for visit i; each share is added to T (J × R) too, if that has any rows."""
+class CsrCounts(NamedTuple):
+    """Visits × features in CSR format."""
+
+    data: Array
+    indices: Array
+    indptr: Array
+
+
+class Regularisation(NamedTuple):
+    """The regulariser of a batch of visits, row by row."""
+
+    expected: Array  # predictions of s; the first `n_first` visits have none
+    gradient: Array  # of the loss of later predictions
+    n_first: int
+    beta: float
+
+
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
+def distribute(counts: CsrCounts, i: int, V: Array, s: Array, c: Array, T: Array) -> None:
+    """c_r = Σ_j x_j s_r V_jr / m_j for visit i; each share is also added to T (J × R), unless T has no rows."""
+    data, indices, indptr = counts.data, counts.indices, counts.indptr
     R = s.size
     gather = len(T) > 0
     for r in range(R):
@@ -28,7 +47,7 @@ def share_out(
         for r in range(R):
             mean += s[r] * V[j, r]
         if not mean > 0.0:
-            continue  # no phenotype knows this feature
+            continue  # no phenotype has this feature
         ratio = data[e] / mean
         for r in range(R):
             share = ratio * s[r] * V[j, r]
@@ -48,33 +67,24 @@ def positive_root(A: float, B: float, c: float) -> float:
 
 @njit(cache=True, nogil=True)
 def patient_step(
-    data: Array,
-    indices: Array,
-    indptr: Array,
-    rows: Array,
-    V: Array,
-    S: Array,
-    expected: Array,
-    slope: Array,
-    n_first: int,
-    beta: float,
-    T: Array,
+    counts: CsrCounts, rows: Array, V: Array, S: Array, regularisation: Regularisation, T: Array
 ) -> None:
-    """Move the visits `rows` of S, which is changed in place, and add their shares to T.
+    """Update the visits `rows` of S in place, and add their shares to T.
 
-    Row by row beside `rows`: `expected` of each visit, but of the first `n_first` nothing is expected, and `slope`,
-    by which each visit changes what is expected later. The slope holds nearby only, hence a second term β(s − s_old)².
+    The gradient is valid only locally, hence a proximal term β(s − s_old)².
     """
+    expected, gradient = regularisation.expected, regularisation.gradient
+    beta, n_first = regularisation.beta, regularisation.n_first
     R = V.shape[1]
     c = np.empty(R)
     for k in range(rows.size):
         s = S[rows[k]]
-        share_out(data, indices, indptr, rows[k], V, s, c, T)
+        distribute(counts, rows[k], V, s, c, T)
         if beta == 0.0:
             s[:] = c
             continue
         for r in range(R):
-            A, B = 2.0 * beta, 1.0 + slope[k, r] - 2.0 * beta * s[r]
+            A, B = 2.0 * beta, 1.0 + gradient[k, r] - 2.0 * beta * s[r]
             if k >= n_first:
                 A += 2.0 * beta
                 B -= 2.0 * beta * expected[k, r]
@@ -82,32 +92,31 @@ def patient_step(
 
 
 @njit(cache=True, nogil=True)
-def project_rows(
-    data: Array, indices: Array, indptr: Array, V: Array, S: Array, tol: float, max_iter: int
-) -> None:
-    """The likeliest S under a fixed V, visit by visit, from equal shares; each visit stops for itself."""
+def project_rows(counts: CsrCounts, V: Array, S: Array, tol: float, max_iter: int) -> None:
+    """The maximum-likelihood S under a fixed V, from equal shares; each visit is iterated until it converges."""
     R = V.shape[1]
     c = np.empty(R)
-    nothing = np.empty((0, R))
+    no_T = np.empty((0, R))
     for i in range(len(S)):
         s = S[i]
         total = 0.0
-        for e in range(indptr[i], indptr[i + 1]):
-            total += data[e]
+        for e in range(counts.indptr[i], counts.indptr[i + 1]):
+            total += counts.data[e]
         s[:] = total / R
         for _ in range(max_iter if total > 0.0 else 0):
-            share_out(data, indices, indptr, i, V, s, c, nothing)
-            moved = 0.0
+            distribute(counts, i, V, s, c, no_T)
+            change = 0.0
             for r in range(R):
-                moved += abs(c[r] - s[r])
+                change += abs(c[r] - s[r])
                 s[r] = c[r]
-            if moved <= tol * total:
+            if change <= tol * total:
                 break
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
-def divergences(data: Array, indices: Array, indptr: Array, V: Array, S: Array, out: Array) -> None:
-    """Of each visit, Σ_j x log(x/m) − x + m: minus its log likelihood, up to what the data alone decides."""
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
+def divergences(counts: CsrCounts, V: Array, S: Array, out: Array) -> None:
+    """Σ_j x log(x/m) − x + m of each visit: its negative log likelihood, up to a constant of the data."""
+    data, indices, indptr = counts.data, counts.indices, counts.indptr
     R = V.shape[1]
     for i in range(len(S)):
         value = 0.0
@@ -117,5 +126,5 @@ def divergences(data: Array, indices: Array, indptr: Array, V: Array, S: Array, 
             mean = 0.0
             for r in range(R):
                 mean += S[i, r] * V[indices[e], r]
-            value += data[e] * (np.log(data[e] / max(mean, SMALLEST_MEAN)) - 1.0)
+            value += data[e] * (np.log(data[e] / max(mean, MIN_MEAN)) - 1.0)
         out[i] = value

@@ -39,7 +39,7 @@ def project(
     part_weights = Weights(weights.lam, weights.mu[first:last])
     U_prev = np.zeros_like(U[visits])
     inputs = StepInputs(part, part_weights, model, U[visits], U_prev, state.beta, options.exact)
-    no_sums = SumsAccumulator(1, 0, 0, len(model.plain)).reset(0)
+    no_sums = SumsAccumulator(1, 0, 0, len(model.H_unpadded)).reset(0)
     init_U(part, 0, K, model.V, inputs.U, scratch.single.B, scratch.patient.U)
     active = np.arange(K)
     for _ in range(options.max_iter):

@@ -1,4 +1,4 @@
-"""The records that the patient step and the model step hand to each other."""
+"""Records shared by the patient step and the model step."""
 
 from typing import Any, NamedTuple
 
@@ -7,41 +7,34 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-# What compiled loops may do to go faster: fuse and reorder sums. NaN and infinity keep their meaning.
-VECTOR = {"contract", "reassoc"}
-# How the kernels are compiled. They allocate nothing, and without numba's count of references to every array of every
-# record they touch, in atomic steps, the patient step takes a fifth less time.
-KERNEL: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-ALLOCATING: dict[str, Any] = {**KERNEL, "_nrt": True}  # for what kernels call that is no such kernel itself
-
 
 class Shard(NamedTuple):
-    """The data of some patients: their visits as CSR rows in order, and their static rows."""
+    """The data of some patients: their visits as consecutive CSR rows, and their static rows."""
 
     data: Array  # non-zero values of X
     indices: Array  # their columns
     indptr: Array  # first non-zero of each visit
     offsets: Array  # first visit of each patient, and the number of visits
-    static: Array  # A: patients × P, with P = 0 where there are no static features
+    static: Array  # A: patients × P, with P = 0 without static features
 
 
 class Weights(NamedTuple):
-    """What the three parts of the objective weigh: λ_eff, and μ_k for each patient."""
+    """Weights of the terms of the objective: λ_eff, and μ_k of each patient."""
 
     lam: float
     mu: Array
 
 
 class Model(NamedTuple):
-    """What all patients share."""
+    """The factors that all patients share."""
 
-    H: Array  # R × R; HᵀH is what every U_kᵀU_k should equal
+    H: Array  # R × R; every U_kᵀU_k should equal HᵀH
     V: Array  # J × R; temporal definitions
     F: Array  # P × R; static definitions
 
 
 class Sums(NamedTuple):
-    """All that the model step, and the objective, need to know of the patients."""
+    """The sums over patients from which the model step and the objective are computed."""
 
     UU: Array  # Σ (w wᵀ)∘(UᵀU), R × R
     XU: Array  # Σ Xᵀ U diag(w), J × R
@@ -63,8 +56,8 @@ class Sums(NamedTuple):
         )
 
     def add(self, other: "Sums") -> None:
-        for mine, theirs in zip(self, other, strict=True):
-            mine += theirs
+        for total, part in zip(self, other, strict=True):
+            total += part
 
 
 class Scored(NamedTuple):

@@ -1,4 +1,4 @@
-"""The method in plain numpy, one patient at a time, written to be read: the oracle for every other version.
+"""The method in plain numpy, one patient at a time, written to be read: every other version is tested against it.
 
     minimise  Σ ½‖X_k − U_k diag(w_k) Vᵀ‖² + λ/2 ‖A − W Fᵀ‖²
               + Σ μ_k/2 (‖U_k‖² − 2⟨Q_kᵀU_k, H⟩ + ‖H‖²)      with ‖Q_k‖₂ ≤ 1 and U, W, V, F ≥ 0
@@ -11,19 +11,20 @@ import numpy as np
 from scipy.optimize import nnls
 
 from phenotaste.core.init import FLAT
-from phenotaste.core.kernels.coordinate_descent import SWEEPS
-from phenotaste.core.kernels.polar import NOISE, SMALLEST
-from phenotaste.core.model_step import unit_columns, without_noise
+from phenotaste.core.kernels.coordinate_descent import CD_SWEEPS
+from phenotaste.core.kernels.polar import SIGMA_FLOOR, SIGMA_RTOL
+from phenotaste.core.model_step import drop_noise, unit_columns
+from phenotaste.core.poisson import MIN_MEAN
 from phenotaste.core.records import Array, Model, Sums
 
 
 def init_U(X: Array, V: Array) -> Array:
-    """U: nine parts the phenotype's share of each visit, one part cosines that keep the columns apart."""
+    """U: the phenotype's share of each visit, plus a tenth of cosines that keep the columns independent."""
     visits, R = X.shape[0], V.shape[1]
     B = np.maximum(X @ V, 0.0)
-    waves = 1 + np.cos(np.pi * np.arange(R) * (np.arange(visits)[:, None] + 0.5) / visits)
-    waves[:, np.linalg.norm(waves, axis=0) < FLAT] = 1.0
-    U = 0.9 * unit_columns(B) + 0.1 * unit_columns(waves)
+    cosines = 1 + np.cos(np.pi * np.arange(R) * (np.arange(visits)[:, None] + 0.5) / visits)
+    cosines[:, np.linalg.norm(cosines, axis=0) < FLAT] = 1.0
+    U = 0.9 * unit_columns(B) + 0.1 * unit_columns(cosines)
     return unit_columns(U)
 
 
@@ -47,13 +48,13 @@ def solve_scores(X: Array, a: Array, U: Array, model: Model, lam: float) -> Arra
 
 
 def polar_factor(U: Array, H: Array) -> Array:
-    """Q maximises ⟨Q, U Hᵀ⟩ over ‖Q‖₂ ≤ 1; directions that U Hᵀ hardly has are faded out, not cut."""
+    """Q maximises ⟨Q, U Hᵀ⟩ over ‖Q‖₂ ≤ 1; directions with tiny singular values shrink to zero smoothly."""
     left, singular, right = np.linalg.svd(U @ H.T, full_matrices=False)
-    least = max(SMALLEST, NOISE * singular.max(initial=0.0))
-    return (left * (singular / np.maximum(singular, least))) @ right
+    floor = max(SIGMA_FLOOR, SIGMA_RTOL * singular.max(initial=0.0))
+    return (left * (singular / np.maximum(singular, floor))) @ right
 
 
-def solve_courses(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: float, exact: bool) -> Array:
+def solve_U(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: float, exact: bool) -> Array:
     """U minimises ½‖X − U diag(w) Vᵀ‖² + μ/2 ‖U − Q H‖² over U ≥ 0, row by row."""
     design = np.vstack([model.V * w, np.sqrt(mu) * np.eye(w.size)])
     targets = np.hstack([X, np.sqrt(mu) * Q @ model.H])
@@ -61,7 +62,7 @@ def solve_courses(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: floa
         return np.array([nnls(design, row)[0] for row in targets]).reshape(U.shape)
     gram, right = design.T @ design, targets @ design
     U = U.copy()
-    for _ in range(SWEEPS):
+    for _ in range(CD_SWEEPS):
         for r in range(w.size):
             if gram[r, r] > 0:
                 U[:, r] = np.maximum(0.0, U[:, r] + (right[:, r] - U @ gram[:, r]) / gram[r, r])
@@ -71,14 +72,14 @@ def solve_courses(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: floa
 def patient_step(
     X: Array, a: Array, U: Array, model: Model, lam: float, mu: float, exact: bool = False
 ) -> tuple[Array, Array, Sums]:
-    """One patient step: w, then Q, then U; returns the new U, w, and what this patient adds to the sums."""
+    """One patient step: w, then Q, then U; returns the new U, w, and this patient's addends to the sums."""
     w = solve_scores(X, a, U, model, lam)
     if not X.any():
         U = np.zeros_like(U)
         Q = np.zeros_like(U)
     else:
         Q = polar_factor(U, model.H)
-        U = solve_courses(X, U, w, Q, model, mu, exact)
+        U = solve_U(X, U, w, Q, model, mu, exact)
     addends = Sums(
         UU=np.outer(w, w) * (U.T @ U),
         XU=X.T @ (U * w),
@@ -96,19 +97,45 @@ def model_step(sums: Sums, model: Model, normalize: bool = True) -> Model:
     H = np.where(np.linalg.norm(sums.QU, axis=0) > 0, unit_columns(sums.QU), model.H) if normalize else mean
     V = np.array([nnls_from_gram(sums.UU, row) for row in sums.XU]).reshape(model.V.shape)
     F = np.array([nnls_from_gram(sums.WW, row) for row in sums.AW]).reshape(model.F.shape)
-    V = without_noise(V, model.V, sums.UU, sums.scalars[0])
-    F = without_noise(F, model.F, sums.WW, sums.scalars[1])
+    V = drop_noise(V, model.V, sums.UU, sums.scalars[0])
+    F = drop_noise(F, model.F, sums.WW, sums.scalars[1])
     if normalize:
         norms = np.linalg.norm(V, axis=0)
         norms[norms == 0] = 1.0
-        V, F = V / norms, F / norms  # W takes up the norm at the next patient step, so F gives it away
+        V, F = V / norms, F / norms  # W takes the norms over at the next patient step
     return Model(H, V, F)
 
 
 def patient_loss(X: Array, a: Array, U: Array, w: Array, model: Model, lam: float, mu: float) -> Array:
-    """The three parts of the objective for one patient, with the best Q."""
+    """The three terms of the objective for one patient, with the best Q."""
     visits = 0.5 * np.sum((X - (U * w) @ model.V.T) ** 2)
     static = 0.5 * lam * np.sum((a - model.F @ w) ** 2)
     nuclear = np.linalg.svd(U @ model.H.T, compute_uv=False).sum() if U.size else 0.0
     unique = 0.5 * mu * (np.sum(U**2) - 2 * nuclear + np.sum(model.H**2))
     return np.array([visits, static, unique])
+
+
+def poisson_shares(X: Array, V: Array, S: Array) -> Array:
+    """Visits × features × phenotypes: the part of each count that each phenotype explains; see `poisson`."""
+    parts = S[:, None, :] * V[None, :, :]
+    mean = parts.sum(axis=2, keepdims=True)
+    return X[:, :, None] * np.divide(parts, mean, out=np.zeros_like(parts), where=mean > 0)
+
+
+def poisson_step(
+    X: Array, V: Array, S: Array, expected: Array, gradient: Array, has_expected: Array, beta: float
+) -> Array:
+    """Minimise −c log s + s + gradient·s + β(s − expected)² + β(s − S)², entry by entry."""
+    c = poisson_shares(X, V, S).sum(axis=1)
+    if beta == 0:
+        return c
+    A = 2 * beta * (1.0 + has_expected[:, None]) * np.ones_like(c)
+    B = 1 + gradient - 2 * beta * S - 2 * beta * expected * has_expected[:, None]
+    return (-B + np.sqrt(B**2 + 4 * A * c)) / (2 * A)
+
+
+def poisson_divergence(X: Array, V: Array, S: Array) -> Array:
+    """Σ_j x log(x/m) − x + m of each visit."""
+    mean = np.maximum(S @ V.T, MIN_MEAN)
+    logs = np.where(X > 0, X * np.log(np.where(X > 0, X, 1.0) / mean), 0.0)
+    return (logs - X).sum(axis=1) + S.sum(axis=1)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from phenotaste.core.init import NMF_PATIENTS
-from phenotaste.core.kernels.simd import whole
+from phenotaste.core.kernels.simd import round_up
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
 from phenotaste.engines.base import REBUILD_ITERATIONS, REBUILD_TOL, Engine, Snapshot
 from phenotaste.engines.partition import CHUNK_VISITS, chunk_edges, number_of_blocks
@@ -142,7 +142,7 @@ class FitSize(NamedTuple):
 
     def fixed_bytes(self) -> int:
         """Memory that a fit needs whatever the size of its chunks."""
-        R, columns = whole(self.rank), self.n_features + self.n_static
+        R, columns = round_up(self.rank), self.n_features + self.n_static
         sums = number_of_blocks(self.visits, columns, self.rank) * 8 * R * (columns + 4 * R + 1)
         scratch = self.threads * 8 * R * (8 * self.longest + 24 * R)
         process = max(mapped.resident_bytes(), PROCESS_BYTES)

@@ -1,6 +1,6 @@
-"""Compile `patient_step.cu` for one rank on first use, with the compiler that comes with torch, and launch it.
+"""Compile `patient_step.cu` for one rank on first use, with the compiler that torch ships, and launch it.
 
-CUDA's own two libraries are called as they are (NVRTC and the driver), so nothing has to be installed or built.
+NVRTC and the CUDA driver are called through ctypes, so that nothing has to be installed or built.
 """
 
 import ctypes
@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 
 MODES = {"init": 0, "step": 1, "score": 2, "project": 3}
 POLES = 32
-LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-RESERVED = 1024  # bytes of shared memory that every block takes for the system
-REGISTERS = 65536 // 128  # threads on a multiprocessor with 128 registers each
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+RESERVED = 1024  # bytes of shared memory that the system takes per block
+MAX_THREADS = 65536 // 128  # per multiprocessor, with 128 registers each
 SOURCE = Path(__file__).with_name("patient_step.cu")
 
 
 class Shape(NamedTuple):
-    """How a patient of this rank is laid out on the device."""
+    """Launch configuration of a rank."""
 
     rank: int
-    threads: int  # of a block, which works on one patient
-    split: int  # threads that share one visit's coordinate descent
+    threads: int  # per block; a block processes one patient at a time
+    split: int  # threads that share the coordinate descent of one visit
 
     @property
-    def room(self) -> int:
-        """Doubles on a block's desk: ROOM of the kernel."""
+    def scratch(self) -> int:
+        """Doubles of scratch per block: SCRATCH of the kernel."""
         R, groups, warps = (
             self.rank,
             min(self.rank, max(1, self.threads // self.rank)),
@@ -39,13 +39,13 @@ class Shape(NamedTuple):
 
     @property
     def sums(self) -> int:
-        """Doubles of a block's sums: SUMS of the kernel."""
+        """Doubles of sums per block: SUMS of the kernel."""
         return 2 * self.rank**2 + 1
 
 
 def shape_for(rank: int) -> Shape:
     threads = 32 if rank <= 16 else 64 if rank <= 32 else 128 if rank <= 42 else 256 if rank <= 85 else 512
-    return Shape(rank, threads, max(1, threads // 64))  # tiles of 64 visits, or 32
+    return Shape(rank, threads, max(1, threads // 64))  # tiles of 64 or 32 visits
 
 
 class Launcher:
@@ -55,38 +55,38 @@ class Launcher:
         import torch
 
         if rank > 256:
-            raise ValueError("The kernels are made for ranks of up to 256.")
+            raise ValueError("The kernels support ranks up to 256.")
         torch.cuda.init()
         self.shape = shape_for(rank)
-        facts = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self._arch = f"{facts.major}{facts.minor}"
-        bytes_needed = 8 * self.shape.room
-        self.in_global = bytes_needed > getattr(facts, "shared_memory_per_block_optin", 49152)
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self._arch = f"{properties.major}{properties.minor}"
+        bytes_needed = 8 * self.shape.scratch
+        self.in_global = bytes_needed > getattr(properties, "shared_memory_per_block_optin", 49152)
         held = 8 * self.shape.rank * self.shape.threads if self.in_global else bytes_needed
-        fit = facts.shared_memory_per_multiprocessor // (held + RESERVED)
-        self.at_once = max(1, min(fit, REGISTERS // self.shape.threads, 16))
-        self.multiprocessors = facts.multi_processor_count
+        fit = properties.shared_memory_per_multiprocessor // (held + RESERVED)
+        self.at_once = max(1, min(fit, MAX_THREADS // self.shape.threads, 16))
+        self.multiprocessors = properties.multi_processor_count
         self.blocks = self.at_once * self.multiprocessors
         self.shared_bytes = 0 if self.in_global else bytes_needed
 
     @cached_property
     def global_scratch(self) -> Any:
-        """Room for the global_scratch in the device's memory, where they are too large for a multiprocessor's own."""
+        """Scratch in global memory, for ranks whose scratch exceeds a multiprocessor's shared memory."""
         import torch
 
         return torch.empty(
-            self.blocks * self.shape.room if self.in_global else 0, dtype=torch.float64, device="cuda"
+            self.blocks * self.shape.scratch if self.in_global else 0, dtype=torch.float64, device="cuda"
         )
 
     def patients(self, mode: str, task: Any) -> None:
         kernel = self._kernel(MODES[mode], "patients", self.shared_bytes)
         self._launch(kernel, min(self.blocks, max(1, task.patients)), self.shared_bytes, [task])
 
-    def gather(self, arguments: list[Any], stretches: int) -> None:
-        room = 8 * self.shape.threads + 8 * self.shape.rank
-        kernel = self._kernel(MODES["step"], "gather", room)
-        blocks = min(stretches, 16 * self.blocks)
-        self._launch(kernel, max(1, blocks), room, [*arguments, ctypes.c_int(stretches)])
+    def gather(self, arguments: list[Any], segments: int) -> None:
+        shared_bytes = 8 * self.shape.threads + 8 * self.shape.rank
+        kernel = self._kernel(MODES["step"], "gather", shared_bytes)
+        blocks = min(segments, 16 * self.blocks)
+        self._launch(kernel, max(1, blocks), shared_bytes, [*arguments, ctypes.c_int(segments)])
 
     def combine(self, arguments: list[Any], features: int) -> None:
         kernel = self._kernel(MODES["step"], "combine", 0)
@@ -121,10 +121,12 @@ def module(key: tuple[Any, ...]) -> ctypes.c_void_p:
         "--std=c++17",
         *(f"-D{name}={value}" for name, value in options.items()),
     ]
-    image = compiled(SOURCE.read_text(encoding="utf-8"), [*flags, *(["-DIN_GLOBAL"] if in_global else [])])
-    found = ctypes.c_void_p()
-    check(driver().cuModuleLoadData(ctypes.byref(found), image))
-    return found
+    image = compile_source(
+        SOURCE.read_text(encoding="utf-8"), [*flags, *(["-DIN_GLOBAL"] if in_global else [])]
+    )
+    loaded = ctypes.c_void_p()
+    check(driver().cuModuleLoadData(ctypes.byref(loaded), image))
+    return loaded
 
 
 FUNCTIONS: dict[tuple[int | None, str], ctypes.c_void_p] = {}
@@ -133,15 +135,15 @@ FUNCTIONS: dict[tuple[int | None, str], ctypes.c_void_p] = {}
 def function(loaded: ctypes.c_void_p, name: str, shared_bytes: int) -> ctypes.c_void_p:
     key = (loaded.value, name)
     if key not in FUNCTIONS:
-        found = ctypes.c_void_p()
-        check(driver().cuModuleGetFunction(ctypes.byref(found), loaded, name.encode()))
+        kernel = ctypes.c_void_p()
+        check(driver().cuModuleGetFunction(ctypes.byref(kernel), loaded, name.encode()))
         if shared_bytes:
-            check(driver().cuFuncSetAttribute(found, LIMIT, shared_bytes))
-        FUNCTIONS[key] = found
+            check(driver().cuFuncSetAttribute(kernel, MAX_DYNAMIC_SHARED, shared_bytes))
+        FUNCTIONS[key] = kernel
     return FUNCTIONS[key]
 
 
-def compiled(source: str, flags: list[str]) -> bytes:
+def compile_source(source: str, flags: list[str]) -> bytes:
     """Machine code for the device."""
     nvrtc = compiler()
     program = ctypes.c_void_p()
@@ -168,18 +170,18 @@ def driver() -> ctypes.CDLL:
 
 @cache
 def compiler() -> ctypes.CDLL:
-    """NVRTC: torch has it loaded, or beside it in its environment."""
+    """NVRTC, loaded by torch already or installed in the same environment."""
     import torch
 
     major = str(torch.version.cuda).split(".")[0]
-    beside = Path(torch.__file__).parents[1] / "nvidia"
+    packages = Path(torch.__file__).parents[1] / "nvidia"
     names = [f"libnvrtc.so.{major}", "libnvrtc.so", f"nvrtc64_{major}0_0.dll"]
-    for path in [*names, *(str(found) for found in sorted(beside.glob(f"*/lib/libnvrtc.so.{major}*")))]:
+    for path in [*names, *(str(path) for path in sorted(packages.glob(f"*/lib/libnvrtc.so.{major}*")))]:
         try:
             return ctypes.CDLL(path)
         except OSError:
             continue
-    raise OSError("NVRTC, the compiler that comes with torch, was not found")
+    raise OSError("NVRTC, the compiler that torch ships, was not found")
 
 
 def check(status: int) -> None:

@@ -1,6 +1,6 @@
-"""The patient step on a GPU: pieces of a cohort as tensors, and what is taken from the kernels' results.
+"""The patient step on a GPU: chunks of a cohort as tensors, kernel launches, and the reduction of their results.
 
-Courses are float32, all R × R algebra and every sum is float64. Nothing here imports torch until it is called.
+Courses are float32, all R × R algebra and every sum is float64. Torch is imported only when a function is called.
 """
 
 import ctypes
@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phenotaste.core.cuda.compile import POLES, Shape
-from phenotaste.core.kernels.inverse_sqrt import poles
+from phenotaste.core.kernels.inverse_sqrt import zolotarev_poles
+from phenotaste.core.kernels.patient import MIN_SINGULAR_RATIO
 from phenotaste.core.records import Array, Model, Shard, Sums, Weights
 
-SPREAD = 1e14  # eigenvalues of C from the cap (1e-7 of the largest singular value, squared) to the largest
-SOUND = 1e-5  # singular values of H are kept above this share of its largest, so that it can be inverted
-SEGMENT = 1024  # entries of one feature that one block adds up
-CHUNK_VISITS = 16_000_000  # in fewer visits, blocks that drew short patients wait for the others too often
+CONDITION_LIMIT = (
+    1e14  # of C: SIGMA_RTOL (of `polar`) bounds the singular values of M, and C holds their squares
+)
+SEGMENT = 1024  # entries of one feature that one block sums
+CHUNK_VISITS = 16_000_000  # with fewer, blocks with short patients wait too often for the others
 CHUNK_ENTRIES = 2**30
 
 DATA = ("data", "indices", "indptr", "offsets", "norms", "mu", "A")
 MODEL = ("VQ", "V", "VV", "F", "FF", "H", "HT", "HH", "poles")
-STATE = ("U", "other", "scaled", "W", "passive", "sums", "spare", "global_scratch", "loss")
-POINTERS = (*DATA, *MODEL, *STATE)  # in the kernel's order
+STATE = ("U", "U_prev", "scaled", "W", "passive", "sums", "spare", "global_scratch", "loss")
+POINTERS = (*DATA, *MODEL, *STATE)  # in the order of the kernel's struct
 
 
 class Task(ctypes.Structure):
@@ -35,7 +37,7 @@ class Task(ctypes.Structure):
 
 
 class ChunkData(NamedTuple):
-    """The data of a piece of the cohort, on the device or on its way there."""
+    """The data of a chunk of patients, on the device or in host memory."""
 
     data: Any
     indices: Any
@@ -47,30 +49,30 @@ class ChunkData(NamedTuple):
 
 
 class FeatureMajor(NamedTuple):
-    """The entries of a piece by feature: what XᵀU is added up from."""
+    """The entries of a chunk sorted by feature, for XᵀU."""
 
     rows: Any
     values: Any
-    segments: Any
-    features: Any
+    segments: Any  # first entry of each segment
+    features: Any  # first segment of each feature
 
 
 class ChunkState(NamedTuple):
-    """What a piece keeps from one step to the next."""
+    """What a chunk keeps between steps."""
 
     U: Any  # visits × R
-    U_prev: Any  # before the last step
-    passive: Any  # which scores were positive, a bit for each
+    U_prev: Any  # U before the last step
+    passive: Any  # one bit per score: whether it was positive
 
 
 class DeviceScratch(NamedTuple):
-    """Scratch space on the device, for one piece at a time."""
+    """Scratch on the device, for one chunk at a time."""
 
     scaled: Any  # visits × R
     W: Any  # patients × R
     sums: Any  # blocks × SUMS
     spare: Any  # blocks × R²
-    found: Any  # segments × R
+    partial: Any  # segments × R
     global_scratch: Any
 
 
@@ -82,9 +84,9 @@ class DeviceModel(NamedTuple):
     VV: Any
     F: Any
     FF: Any  # λ FᵀF
-    H: Any  # singular values kept away from zero
+    H: Any  # with singular values bounded below
     HT: Any
-    HH: Any  # of H as it is
+    HH: Any  # HᵀH of the original H
     poles: Any
     hh: float
     H_inv_T: Array  # H^(-T), so that QᵀU = H^(-T) (QH)ᵀU
@@ -92,20 +94,20 @@ class DeviceModel(NamedTuple):
 
 
 def data_scale(data: Array) -> float:
-    """A power of two near the size of the data: divided by it, the data suit float32 whatever their unit."""
+    """A power of two near the largest entry: divided by it, data in any unit suit float32."""
     largest = max(float(data.max(initial=0.0)), -float(data.min(initial=0.0)))
     return float(2.0 ** round(np.log2(largest))) if largest > 0 else 1.0
 
 
-def chunk_edges(shard: Shard, most_visits: int = CHUNK_VISITS) -> Array:
+def chunk_edges(shard: Shard, max_visits: int = CHUNK_VISITS) -> Array:
     """Patients in chunks of at most this number of visits, or one patient."""
     edges, K = [0], len(shard.offsets) - 1
-    pieces = -(-int(shard.offsets[-1]) // most_visits)
-    most_visits = -(-int(shard.offsets[-1]) // max(1, pieces))  # pieces of one size
+    chunks = -(-int(shard.offsets[-1]) // max_visits)
+    max_visits = -(-int(shard.offsets[-1]) // max(1, chunks))  # chunks of equal size
     starts = shard.indptr[shard.offsets]
     while edges[-1] < K:
         first = edges[-1]
-        by_visits = np.searchsorted(shard.offsets, shard.offsets[first] + most_visits, side="right") - 1
+        by_visits = np.searchsorted(shard.offsets, shard.offsets[first] + max_visits, side="right") - 1
         by_entries = np.searchsorted(starts, starts[first] + CHUNK_ENTRIES, side="right") - 1
         edges.append(int(max(first + 1, min(by_visits, by_entries, K))))
     return np.array(edges)
@@ -114,7 +116,7 @@ def chunk_edges(shard: Shard, most_visits: int = CHUNK_VISITS) -> Array:
 def slice_chunk(
     shard: Shard, weights: Weights, norms: Array, first: int, last: int, scale: float
 ) -> ChunkData:
-    """Patients first..last in the kernel's terms, as CPU tensors: data as they are, the rest in units of `scale`."""
+    """Patients first..last as CPU tensors of the kernel's types; norms and weights in units of `scale`."""
     import torch
 
     v0, v1 = int(shard.offsets[first]), int(shard.offsets[last])
@@ -145,7 +147,7 @@ def feature_major(patients: ChunkData, n_features: int) -> FeatureMajor:
     features = np.concatenate([[0], np.cumsum(segments)])
     inside = np.arange(features[-1]) - np.repeat(features[:-1], segments)
     starts = np.append(np.repeat(ends[:-1], segments) + SEGMENT * inside, ends[-1])
-    # A segment ends where the next one begins, also across features: those without entries have none.
+    # A segment ends where the next one starts, also across features; features without entries have no segment.
     return FeatureMajor(
         rows[order],
         patients.data[order],
@@ -155,7 +157,7 @@ def feature_major(patients: ChunkData, n_features: int) -> FeatureMajor:
 
 
 def upload_model(model: Model, lam: float, scale: float, device: Any) -> DeviceModel:
-    """The model for data in units of `scale`: the scores are in them too, so F is not."""
+    """The model on the device for data in units of `scale`: scores scale with the data, so F does not."""
     import torch
 
     def put(M: Array) -> Any:
@@ -163,30 +165,30 @@ def upload_model(model: Model, lam: float, scale: float, device: Any) -> DeviceM
 
     H, V, F = (np.asarray(factor, np.float64) for factor in model)
     F, lam = F * scale, lam / scale**2
-    sound = invertible(H)
+    H_clipped = clip_singular_values(H)
     return DeviceModel(
         VQ=put(np.pad(V, ((0, 0), (0, -V.shape[1] % 4)))).float(),
         V=put(V),
         VV=put(V.T @ V),
         F=put(F),
         FF=put(lam * (F.T @ F)),
-        H=put(sound),
-        HT=put(sound.T),
+        H=put(H_clipped),
+        HT=put(H_clipped.T),
         HH=put(H.T @ H),
-        poles=put(np.concatenate(poles(POLES, SPREAD))),
+        poles=put(np.concatenate(zolotarev_poles(POLES, CONDITION_LIMIT))),
         hh=float(np.sum(H**2)),
-        H_inv_T=np.linalg.inv(sound.T) if np.isfinite(sound).all() else np.full_like(H, np.nan),
+        H_inv_T=np.linalg.inv(H_clipped.T) if np.isfinite(H_clipped).all() else np.full_like(H, np.nan),
         lam=lam,
     )
 
 
-def invertible(H: Array) -> Array:
-    """H with its singular values kept above a hundred-thousandth of the largest: QᵀU is found by its inverse."""
+def clip_singular_values(H: Array) -> Array:
+    """H with singular values of at least MIN_SINGULAR_RATIO times the largest, so that it can be inverted."""
     if not np.isfinite(H).all():
         return H
     left, sizes, right = np.linalg.svd(H)
-    least = SOUND * sizes[0] if sizes[0] > 0 else 1.0
-    return H if sizes[-1] > least else (left * np.maximum(sizes, least)) @ right
+    floor = MIN_SINGULAR_RATIO * sizes[0] if sizes[0] > 0 else 1.0
+    return H if sizes[-1] > floor else (left * np.maximum(sizes, floor)) @ right
 
 
 def new_device_scratch(
@@ -205,7 +207,7 @@ def new_device_scratch(
         W=empty(patients, R),
         sums=empty(blocks, shape.sums),
         spare=empty(blocks, R * R),
-        found=empty(segments, R),
+        partial=empty(segments, R),
         global_scratch=launcher.global_scratch,
     )
 
@@ -233,10 +235,10 @@ def launch(
     max_iter: int = 0,
     loss: Any = None,
 ) -> None:
-    """One launch over all patients of a piece."""
+    """Run the kernel on all patients of a chunk."""
     tensors = patients._asdict() | model._asdict() | scratch._asdict()
     tensors |= {"A": patients.static, "loss": scratch.W if loss is None else loss}
-    tensors |= {"U": state.U, "other": state.U_prev, "passive": state.passive}
+    tensors |= {"U": state.U, "U_prev": state.U_prev, "passive": state.passive}
     task = Task(
         *(ctypes.c_void_p(tensors[name].data_ptr()) for name in POINTERS),
         model.lam,
@@ -258,7 +260,7 @@ def reduce_sums(
     scratch: DeviceScratch,
     n_features: int,
 ) -> list[Any]:
-    """What a step adds to the sums, as tensors in the units of the data: UU, QHU, Σμ‖U‖², XU, WW, AW."""
+    """The sums of a chunk after a step, as tensors in units of the scaled data: UU, QHU, Σμ‖U‖², XU, WW, AW."""
     import torch
 
     R, K = launcher.shape.rank, len(patients.norms)
@@ -269,9 +271,9 @@ def reduce_sums(
     segments = len(features.segments) - 1
     if segments:
         launcher.gather(
-            [features.segments, features.rows, features.values, scratch.scaled, scratch.found], segments
+            [features.segments, features.rows, features.values, scratch.scaled, scratch.partial], segments
         )
-        launcher.combine([features.features, scratch.found, XU], n_features)
+        launcher.combine([features.features, scratch.partial, XU], n_features)
     square = R * R
     return [
         sums[:square].reshape(R, R),
@@ -286,7 +288,7 @@ def reduce_sums(
 def assemble_sums(
     parts: list[Array], model: DeviceModel, scale: float, size: tuple[float, float, float]
 ) -> Sums:
-    """The pieces' parts, added up, in the units of the cohort; `size` is Σ‖X‖², Σ‖a‖² and Σμ."""
+    """`Sums` in the units of the cohort from the total of all chunks; `size` is Σ‖X‖², Σ‖a‖² and Σμ."""
     UU, QHU, energy, XU, WW, AW = parts
     square = scale**2
     scalars = np.array([*size, square * float(energy[0])])

@@ -1,8 +1,8 @@
-"""C^(-1/2) of eight small matrices at once, one in every lane: `tridiagonal` and `root` turned on their side.
+"""C^(-1/2) of eight small matrices at once, one per SIMD lane: `tridiagonal` and `inverse_sqrt`, batched.
 
-For matrices of 10 × 10 most of a reduction is waiting for the number before; with a patient in every lane eight wait
-together. A lane depends on no other, to the bit. A matrix of lanes has a vector for each entry, `width` to a row; of
-symmetric ones only the lower triangle counts.
+For 10 × 10 matrices most of a reduction is latency of dependent operations; with one patient per lane, eight share it.
+Lanes are independent, to the bit. A packed matrix has one vector per entry, `width` to a row; of symmetric ones only
+the lower triangle is used.
 """
 
 from typing import NamedTuple
@@ -10,77 +10,78 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from phenotaste.core.kernels.inverse_sqrt import LEAST, POLES, SHIFTS, WEIGHTS
+from phenotaste.core.kernels.inverse_sqrt import EIG_MIN, POLES, SHIFTS, WEIGHTS
 from phenotaste.core.kernels.simd import (
     LANES,
+    NJIT,
+    aligned_matrix,
     fma,
     fnma,
     load,
-    matrix,
-    smaller,
+    minimum,
+    round_up,
     splat,
-    square_root,
+    sqrt,
     store,
     transpose,
-    where_above,
-    whole,
+    where_greater,
 )
-from phenotaste.core.kernels.tridiagonal import NOTHING
-from phenotaste.core.records import KERNEL, Array
+from phenotaste.core.kernels.tridiagonal import NEGLIGIBLE_NORM
+from phenotaste.core.records import Array
 
 
-class Lanes(NamedTuple):
-    """Room for eight inverse roots of up to R × R."""
+class BatchedInvSqrtScratch(NamedTuple):
+    """Scratch for eight inverse square roots of up to R × R."""
 
-    C: Array  # what is taken the root of, overwritten
-    root: Array
+    C: Array  # the matrices, overwritten
+    inv_sqrt: Array
     work: Array
     vectors: Array  # row k: the v of reflection k
-    strength: Array  # β
+    tau: Array
     diagonal: Array
-    off: Array
-    moves: Array
-    top: Array  # bounds of the eigenvalues from above
-    checks: Array  # a row for each number of poles: positive where so many will do
+    off_diagonal: Array
+    updates: Array
+    eig_max: Array  # upper bounds of the eigenvalues
+    min_pivots: Array  # one row per number of poles: positive where it suffices
     shifts: Array
     weights: Array
-    ratios: Array  # of two poles, one after the other
+    ratios: Array  # of two poles, interleaved
     diagonals: Array
-    found: Array  # one flag a lane: there is a root
+    valid: Array  # one flag per lane: the result exists
 
 
-def new_lanes(R: int) -> Lanes:
-    side = whole(R)
+def new_batched_inv_sqrt_scratch(R: int) -> BatchedInvSqrtScratch:
+    side = round_up(R)
     square, row = side * side, side
-    return Lanes(
-        matrix(square, LANES),
-        matrix(square, LANES),
-        matrix(square, LANES),
-        matrix(square, LANES),
-        matrix(row, LANES),
-        matrix(row, LANES),
-        matrix(row, LANES),
-        matrix(row, LANES),
-        matrix(1, LANES),
-        matrix(len(POLES), LANES),
-        matrix(max(POLES), LANES),
-        matrix(max(POLES), LANES),
-        matrix(2 * row, LANES),
-        matrix(2 * row, LANES),
+    return BatchedInvSqrtScratch(
+        aligned_matrix(square, LANES),
+        aligned_matrix(square, LANES),
+        aligned_matrix(square, LANES),
+        aligned_matrix(square, LANES),
+        aligned_matrix(row, LANES),
+        aligned_matrix(row, LANES),
+        aligned_matrix(row, LANES),
+        aligned_matrix(row, LANES),
+        aligned_matrix(1, LANES),
+        aligned_matrix(len(POLES), LANES),
+        aligned_matrix(max(POLES), LANES),
+        aligned_matrix(max(POLES), LANES),
+        aligned_matrix(2 * row, LANES),
+        aligned_matrix(2 * row, LANES),
         np.zeros(LANES, np.bool_),
     )
 
 
 @njit(inline="always")
-def into_lanes(flat: Array, first: int, last: int, out: Array) -> None:
-    """Numbers first..last of eight rows, by whole vectors, into lanes."""
+def pack_lanes(flat: Array, first: int, last: int, out: Array) -> None:
+    """Columns first..last of eight rows, in multiples of 8, into lanes."""
     for j in range(first, last, LANES):
         transpose(flat, (0, j), out, (j, 0))
 
 
 @njit(inline="always")
-def out_of_lanes(lanes: Array, first: int, last: int, flat: Array) -> None:
-    """The same back again."""
+def unpack_lanes(lanes: Array, first: int, last: int, flat: Array) -> None:
+    """The inverse of `pack_lanes`."""
     for j in range(first, last, LANES):
         transpose(lanes, (j, 0), flat, (0, j))
 
@@ -93,9 +94,9 @@ def mirror(A: Array, n: int, width: int) -> None:
             store(A, (j * width + i, 0), load(A, (i * width + j, 0)))
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def congruent(S: Array, X: Array, n: int, width: int, upper: bool, work: Array, out: Array) -> None:
-    """out = S X Sᵀ for symmetric X in lanes and one triangular S, padded with zeros, for all of them."""
+    """out = S X Sᵀ for packed symmetric X and one zero-padded triangular S for all lanes."""
     for i in range(n):
         for j in range(0, n, 4):
             first, last = (j, n) if upper else (0, min(j + 4, n))
@@ -124,37 +125,39 @@ def congruent(S: Array, X: Array, n: int, width: int, upper: bool, work: Array, 
             store(out, ((i + 3) * width + j, 0), s3)
 
 
-@njit(**KERNEL)
-def inverse_roots(n: int, width: int, floor: float, room: Lanes) -> None:
-    """room.root = C^(-1/2) in every lane in which room.found says so; where it would say no, see `root`."""
-    reduce(n, width, room)
-    bound(n, room)
-    count = choose_poles(n, floor, room)
+@njit(**NJIT)
+def inverse_sqrt_lanes(n: int, width: int, floor: float, scratch: BatchedInvSqrtScratch) -> None:
+    """scratch.inv_sqrt = C^(-1/2) in every lane flagged in `scratch.valid`; for the conditions see `inverse_sqrt`."""
+    tridiagonalise(n, width, scratch)
+    gershgorin_bound(n, scratch)
+    count = choose_poles(n, floor, scratch)
     for i in range(n):
         for j in range(i + 1):
-            store(room.root, (i * width + j, 0), splat(0.0))
+            store(scratch.inv_sqrt, (i * width + j, 0), splat(0.0))
     for p in range(0, count, 2):
-        two_inverses(n, p, room)
-        add_two(n, width, room)
-    turn_back(n, width, room)
+        two_resolvents(n, p, scratch)
+        add_resolvents(n, width, scratch)
+    apply_reflections(n, width, scratch)
 
 
 @njit(inline="always")
-def product(A: Array, n: int, width: int, first: int, v: Array, at: int, moves: Array, rows: int) -> None:
-    """moves_i = Σ_j A_ij v_j over j from `first` on, for rows from `rows` on; v begins at row `at` of its array."""
+def symmetric_product(
+    A: Array, n: int, width: int, first: int, v: Array, at: int, updates: Array, rows: int
+) -> None:
+    """updates_i = Σ_j A_ij v_j over j ≥ `first`, for rows i ≥ `rows`; v starts at row `at` of its array."""
     for i in range(rows, n):
         x, y = splat(0.0), splat(0.0)
         for j in range(first, i + 1):
             x = fma(load(A, (i * width + j, 0)), load(v, (at + j, 0)), x)
         for j in range(max(first, i + 1), n):
             y = fma(load(A, (j * width + i, 0)), load(v, (at + j, 0)), y)
-        store(moves, (i, 0), x + y)
+        store(updates, (i, 0), x + y)
 
 
 @njit(inline="always")
-def reduce(n: int, width: int, room: Lanes) -> None:
+def tridiagonalise(n: int, width: int, scratch: BatchedInvSqrtScratch) -> None:
     """Householder's reduction: diagonal, off-diagonal and reflections as in `tridiagonal`."""
-    A, V, moves = room.C, room.vectors, room.moves
+    A, V, updates = scratch.C, scratch.vectors, scratch.updates
     zero = splat(0.0)
     for k in range(n - 2):
         square = zero
@@ -162,81 +165,81 @@ def reduce(n: int, width: int, room: Lanes) -> None:
             x = load(A, (i * width + k, 0))
             store(V, (k * width + i, 0), x)
             square = fma(x, x, square)
-        norm, head = square_root(square), load(A, ((k + 1) * width + k, 0))
-        turned = where_above(head, zero, zero - norm, norm)
-        done = splat(NOTHING)
-        size = where_above(head, zero, head, zero - head)
-        beta = where_above(done, norm, zero, splat(1.0) / (norm * (norm + size)))
-        store(room.diagonal, (k, 0), load(A, (k * width + k, 0)))
-        store(room.off, (k, 0), where_above(done, norm, head, turned))
-        store(room.strength, (k, 0), beta)
-        store(V, (k * width + k + 1, 0), head - turned)
-        reflect(n, width, k, k + 1, A, V, beta, moves)
+        norm, head = sqrt(square), load(A, ((k + 1) * width + k, 0))
+        alpha = where_greater(head, zero, zero - norm, norm)
+        negligible = splat(NEGLIGIBLE_NORM)
+        size = where_greater(head, zero, head, zero - head)
+        tau = where_greater(negligible, norm, zero, splat(1.0) / (norm * (norm + size)))
+        store(scratch.diagonal, (k, 0), load(A, (k * width + k, 0)))
+        store(scratch.off_diagonal, (k, 0), where_greater(negligible, norm, head, alpha))
+        store(scratch.tau, (k, 0), tau)
+        store(V, (k * width + k + 1, 0), head - alpha)
+        reflect(n, width, k, k + 1, A, V, tau, updates)
     for k in range(max(n - 2, 0), n):
-        store(room.diagonal, (k, 0), load(A, (k * width + k, 0)))
+        store(scratch.diagonal, (k, 0), load(A, (k * width + k, 0)))
     if n > 1:
-        store(room.off, (n - 2, 0), load(A, ((n - 1) * width + n - 2, 0)))
+        store(scratch.off_diagonal, (n - 2, 0), load(A, ((n - 1) * width + n - 2, 0)))
 
 
 @njit(inline="always")
-def reflect(n, width, k, rows, A, V, beta, moves):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """A ← (I − β v vᵀ) A (I − β v vᵀ) for the v of reflection k, where rows of A before `rows` are of no account."""
+def reflect(n, width, k, rows, A, V, tau, updates):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """A ← (I − τ v vᵀ) A (I − τ v vᵀ) for the v of reflection k, where rows of A before `rows` are not needed."""
     at = k * width
-    product(A, n, width, k + 1, V, at, moves, rows)
+    symmetric_product(A, n, width, k + 1, V, at, updates, rows)
     along = splat(0.0)
     for i in range(k + 1, n):
-        along = fma(load(moves, (i, 0)), load(V, (at + i, 0)), along)
-    half = splat(-0.5) * beta * beta * along
+        along = fma(load(updates, (i, 0)), load(V, (at + i, 0)), along)
+    half = splat(-0.5) * tau * tau * along
     for i in range(rows, n):
-        move = beta * load(moves, (i, 0))
+        move = tau * load(updates, (i, 0))
         if i > k:
             move = fma(half, load(V, (at + i, 0)), move)
-        store(moves, (i, 0), move)
+        store(updates, (i, 0), move)
     for i in range(k + 1, n):
-        left, right = load(V, (at + i, 0)), load(moves, (i, 0))
+        left, right = load(V, (at + i, 0)), load(updates, (i, 0))
         for j in range(rows, k + 1):
             entry = load(A, (i * width + j, 0))
-            store(A, (i * width + j, 0), fnma(left, load(moves, (j, 0)), entry))
+            store(A, (i * width + j, 0), fnma(left, load(updates, (j, 0)), entry))
         for j in range(k + 1, i + 1):
-            entry = fnma(left, load(moves, (j, 0)), load(A, (i * width + j, 0)))
+            entry = fnma(left, load(updates, (j, 0)), load(A, (i * width + j, 0)))
             store(A, (i * width + j, 0), fnma(right, load(V, (at + j, 0)), entry))
 
 
 @njit(inline="always")
-def turn_back(n: int, width: int, room: Lanes) -> None:
+def apply_reflections(n: int, width: int, scratch: BatchedInvSqrtScratch) -> None:
     """P f(T) Pᵀ, the last reflection first."""
     for k in range(n - 3, -1, -1):
-        reflect(n, width, k, 0, room.root, room.vectors, load(room.strength, (k, 0)), room.moves)
+        reflect(n, width, k, 0, scratch.inv_sqrt, scratch.vectors, load(scratch.tau, (k, 0)), scratch.updates)
 
 
 @njit(inline="always")
-def bound(n: int, room: Lanes) -> None:
-    """No eigenvalue is above this (Gershgorin)."""
+def gershgorin_bound(n: int, scratch: BatchedInvSqrtScratch) -> None:
+    """An upper bound of the eigenvalues (Gershgorin)."""
     zero = splat(0.0)
-    top, before = load(room.diagonal, (0, 0)), zero
+    top, before = load(scratch.diagonal, (0, 0)), zero
     for i in range(n):
         beside = zero
         if i < n - 1:
-            e = load(room.off, (i, 0))
-            beside = where_above(e, zero, e, zero - e)
-        most = load(room.diagonal, (i, 0)) + before + beside
-        top = where_above(most, top, most, top)
+            e = load(scratch.off_diagonal, (i, 0))
+            beside = where_greater(e, zero, e, zero - e)
+        most = load(scratch.diagonal, (i, 0)) + before + beside
+        top = where_greater(most, top, most, top)
         before = beside
-    store(room.top, (0, 0), top)
+    store(scratch.eig_max, (0, 0), top)
 
 
 @njit(inline="always")
-def choose_poles(n: int, floor: float, room: Lanes) -> int:
-    """Shifts and weights for every lane, from the first table whose interval holds its eigenvalues (see `root`).
+def choose_poles(n: int, floor: float, scratch: BatchedInvSqrtScratch) -> int:
+    """Shifts and weights for every lane, from the first table whose interval contains its eigenvalues.
 
-    Returns the most poles that a lane needs; the others' are made up with poles of no weight, which change no bit.
+    Returns the largest number of poles in any lane; the other lanes get zero weights, which change no bit.
     """
-    d, e, top = room.diagonal, room.off, load(room.top, (0, 0))
+    d, e, top = scratch.diagonal, scratch.off_diagonal, load(scratch.eig_max, (0, 0))
     e0, e1, e2, e3 = (
-        top * splat(LEAST[0]),
-        top * splat(LEAST[1]),
-        top * splat(LEAST[2]),
-        top * splat(LEAST[3]),
+        top * splat(EIG_MIN[0]),
+        top * splat(EIG_MIN[1]),
+        top * splat(EIG_MIN[2]),
+        top * splat(EIG_MIN[3]),
     )
     last = load(d, (n - 1, 0))
     p0, p1, p2, p3 = last - e0, last - e1, last - e2, last - e3
@@ -245,35 +248,35 @@ def choose_poles(n: int, floor: float, room: Lanes) -> int:
         x, y = load(d, (i, 0)), load(e, (i, 0))
         y = y * y
         p0, p1, p2, p3 = x - e0 - y / p0, x - e1 - y / p1, x - e2 - y / p2, x - e3 - y / p3
-        l0, l1, l2, l3 = smaller(l0, p0), smaller(l1, p1), smaller(l2, p2), smaller(l3, p3)
-    store(room.checks, (0, 0), l0)
-    store(room.checks, (1, 0), l1)
-    store(room.checks, (2, 0), l2)
-    store(room.checks, (3, 0), l3)
+        l0, l1, l2, l3 = minimum(l0, p0), minimum(l1, p1), minimum(l2, p2), minimum(l3, p3)
+    store(scratch.min_pivots, (0, 0), l0)
+    store(scratch.min_pivots, (1, 0), l1)
+    store(scratch.min_pivots, (2, 0), l2)
+    store(scratch.min_pivots, (3, 0), l3)
     count = 0
     for s in range(LANES):
-        table, limit = -1, room.top[0, s]
+        table, limit = -1, scratch.eig_max[0, s]
         for t in range(len(POLES)):
-            if room.checks[t, s] > 0.0 and limit * LEAST[t] >= floor:
+            if scratch.min_pivots[t, s] > 0.0 and limit * EIG_MIN[t] >= floor:
                 table = t
                 break
-        room.found[s] = table >= 0
+        scratch.valid[s] = table >= 0
         if table >= 0:
             count = max(count, POLES[table])
         scale = np.sqrt(limit) if table >= 0 else 0.0
         for p in range(max(POLES)):
-            room.shifts[p, s] = limit * SHIFTS[table, p] if table >= 0 else 0.0
-            room.weights[p, s] = scale * WEIGHTS[table, p] if table >= 0 else 0.0
+            scratch.shifts[p, s] = limit * SHIFTS[table, p] if table >= 0 else 0.0
+            scratch.weights[p, s] = scale * WEIGHTS[table, p] if table >= 0 else 0.0
     return count
 
 
 @njit(inline="always")
-def two_inverses(n: int, p: int, room: Lanes) -> None:
-    """Diagonals and ratios of w (T + s)⁻¹ for poles p and p + 1, as in `root.inverses`."""
-    d, e, ratios, diagonals = room.diagonal, room.off, room.ratios, room.diagonals
+def two_resolvents(n: int, p: int, scratch: BatchedInvSqrtScratch) -> None:
+    """Diagonals and ratios of w (T + s)⁻¹ for poles p and p + 1, as in `inverse_sqrt.resolvents`."""
+    d, e, ratios, diagonals = scratch.diagonal, scratch.off_diagonal, scratch.ratios, scratch.diagonals
     one, zero = splat(1.0), splat(0.0)
-    s1, s2 = load(room.shifts, (p, 0)), load(room.shifts, (p + 1, 0))
-    w1, w2 = load(room.weights, (p, 0)), load(room.weights, (p + 1, 0))
+    s1, s2 = load(scratch.shifts, (p, 0)), load(scratch.shifts, (p + 1, 0))
+    w1, w2 = load(scratch.weights, (p, 0)), load(scratch.weights, (p + 1, 0))
     x = load(d, (n - 1, 0))
     i1, i2 = one / (x + s1), one / (x + s2)
     for i in range(n - 2, -1, -1):
@@ -296,9 +299,9 @@ def two_inverses(n: int, p: int, room: Lanes) -> None:
 
 
 @njit(inline="always")
-def add_two(n: int, width: int, room: Lanes) -> None:
-    """Add both inverses to the root."""
-    F, ratios, diagonals = room.root, room.ratios, room.diagonals
+def add_resolvents(n: int, width: int, scratch: BatchedInvSqrtScratch) -> None:
+    """Add both resolvents to `scratch.inv_sqrt`."""
+    F, ratios, diagonals = scratch.inv_sqrt, scratch.ratios, scratch.diagonals
     for j in range(n):
         c1, c2 = load(diagonals, (2 * j, 0)), load(diagonals, (2 * j + 1, 0))
         store(F, (j * width + j, 0), load(F, (j * width + j, 0)) + (c1 + c2))

@@ -8,12 +8,12 @@ from numba import njit
 
 from phenotaste.core.kernels.batched_inverse_sqrt import (
     congruent,
-    into_lanes,
-    inverse_roots,
+    inverse_sqrt_lanes,
     mirror,
-    out_of_lanes,
+    pack_lanes,
+    unpack_lanes,
 )
-from phenotaste.core.kernels.batched_nnls import score_lanes
+from phenotaste.core.kernels.batched_nnls import solve_lanes
 from phenotaste.core.kernels.matmul import multiply, multiply_transposed
 from phenotaste.core.kernels.patient import (
     PreparedModel,
@@ -22,12 +22,12 @@ from phenotaste.core.kernels.patient import (
     fill,
     read_visits,
     right_hand_side,
-    short_square,
     solve_and_store_U,
+    wide_gram,
 )
-from phenotaste.core.kernels.polar import SMALLEST, explicit_polar
+from phenotaste.core.kernels.polar import SIGMA_FLOOR, polar_eigh
 from phenotaste.core.kernels.scratch import BatchScratch, PatientScratch
-from phenotaste.core.kernels.simd import LANES, load, splat, store, whole
+from phenotaste.core.kernels.simd import LANES, load, round_up, splat, store
 from phenotaste.core.records import Array, Shard
 
 
@@ -45,7 +45,7 @@ def load_batch(inputs: StepInputs, active: Array, first: int, count: int, batch:
         extrapolate_U(inputs.U[start:end], inputs.U_prev[start:end], inputs.beta[k], U_start)
         multiply_transposed(U_start, U_start, R, end - start, batch.G[s * side :])
         right_hand_side(U_start, B, end - start, shard.static[k], model.F, model.lam, batch.b[s])
-        row += whole(end - start)
+        row += round_up(end - start)
     for s in range(count, LANES):
         fill(batch.G[s * side :], R, 0.0)
         fill(batch.b[s:], 1, 0.0)
@@ -53,12 +53,12 @@ def load_batch(inputs: StepInputs, active: Array, first: int, count: int, batch:
 
 @njit(inline="always")
 def solve_scores_batch(model: PreparedModel, R: int, batch: BatchScratch, scratch: PatientScratch) -> None:
-    """w of all, from G and b."""
+    """w of all patients, from G and b."""
     width = batch.G.shape[1]
-    into_lanes(batch.flat_G, 0, R * width, batch.lanes_G)
-    into_lanes(batch.b, 0, width, batch.scores.b)
-    score_lanes(batch.lanes_G, model.VV, model.FF, R, width, batch.scores, scratch.passive, scratch.solve)
-    out_of_lanes(batch.scores.x, 0, width, batch.w)
+    pack_lanes(batch.G_flat, 0, R * width, batch.G_lanes)
+    pack_lanes(batch.b, 0, width, batch.nnls.b)
+    solve_lanes(batch.G_lanes, model.VV, model.FF, R, width, batch.nnls, scratch.passive, scratch.nnls)
+    unpack_lanes(batch.nnls.x, 0, width, batch.w)
 
 
 @njit(inline="always")
@@ -71,31 +71,31 @@ def polar_targets_batch(
     batch: BatchScratch,
     scratch: PatientScratch,
 ) -> None:
-    """T of all patients with as many visits as phenotypes, and (M Mᵀ)^(-1/2) in its place of those with fewer."""
-    lanes, R, width = batch.lanes, scratch.passive.size, batch.G.shape[1]
-    congruent(model.upper, batch.lanes_G, R, width, True, lanes.work, lanes.C)
+    """T of patients with at least R visits; for those with fewer, (M Mᵀ)^(-1/2) is stored in its place."""
+    lanes, R, width = batch.inv_sqrt, scratch.passive.size, batch.G.shape[1]
+    congruent(model.H_upper, batch.G_lanes, R, width, True, lanes.work, lanes.C)
     for s in range(count):
         k = active[first + s]
         visits = shard.offsets[k + 1] - shard.offsets[k]
         if visits < R:
             U_start = batch.U_start[batch.rows[s] :]
-            short_square(U_start, visits, R, model.HH, scratch.across, scratch.right, scratch.square)
+            wide_gram(U_start, visits, R, model.HH, scratch.U_T, scratch.rhs, scratch.square)
             for i in range(R):
-                for j in range(i + 1):  # beyond its visits, like the first entry, which changes no bound
+                for j in range(i + 1):  # padding equals the first entry, which changes no bound
                     beyond = scratch.square[0, 0] if i == j else 0.0
                     lanes.C[i * width + j, s] = scratch.square[i, j] if i < visits else beyond
-    inverse_roots(R, width, SMALLEST**2, lanes)
-    congruent(model.lower, lanes.root, R, width, False, lanes.work, batch.lanes_T)
-    mirror(batch.lanes_T, R, width)
-    out_of_lanes(batch.lanes_T, 0, R * width, batch.flat_T)
+    inverse_sqrt_lanes(R, width, SIGMA_FLOOR**2, lanes)
+    congruent(model.H_lower, lanes.inv_sqrt, R, width, False, lanes.work, batch.T_lanes)
+    mirror(batch.T_lanes, R, width)
+    unpack_lanes(batch.T_lanes, 0, R * width, batch.T_flat)
     for s in range(count):
         k = active[first + s]
         visits = shard.offsets[k + 1] - shard.offsets[k]
         if visits < R:
             for i in range(visits):
                 for j in range(i + 1):
-                    batch.T[s * width + i, j] = lanes.root[i * width + j, s]
-                    batch.T[s * width + j, i] = lanes.root[i * width + j, s]
+                    batch.T[s * width + i, j] = lanes.inv_sqrt[i * width + j, s]
+                    batch.T[s * width + j, i] = lanes.inv_sqrt[i * width + j, s]
 
 
 @njit(inline="always")
@@ -105,18 +105,18 @@ def polar_target_lane(
     """μ Q H of the patient in lane s, as in `patient.polar_target`."""
     R = scratch.passive.size
     width, U_start = batch.G.shape[1], batch.U_start[batch.rows[s] :]
-    scratch.explicit[0] = False
+    scratch.has_Q[0] = False
     if mu == 0.0:
         fill(scratch.mu_QH, visits, 0.0)
-    elif not (model.sound and batch.lanes.found[s]):
-        scratch.explicit[0] = True
-        explicit_polar(U_start, visits, mu, model.plain, scratch.eigen, scratch.Q, scratch.mu_QH)
+    elif not (model.well_conditioned and batch.inv_sqrt.valid[s]):
+        scratch.has_Q[0] = True
+        polar_eigh(U_start, visits, mu, model.H_unpadded, scratch.eigh, scratch.mu_Q, scratch.mu_QH)
     else:
         T = batch.T[s * width :]
         f = splat(mu)
         if visits < R:
-            multiply(U_start, model.HH, visits, R, scratch.right)
-            multiply(T, scratch.right, visits, visits, scratch.mu_QH)
+            multiply(U_start, model.HH, visits, R, scratch.rhs)
+            multiply(T, scratch.rhs, visits, visits, scratch.mu_QH)
         else:
             multiply(U_start, T, visits, R, scratch.mu_QH)
         for i in range(visits):

@@ -1,7 +1,7 @@
-"""The patient step over many patients, compiled: one visit to memory for each of them.
+"""The patient step over many patients, compiled: each patient's data is read from memory once.
 
-Each function works on some patients of a shard and releases the interpreter lock. There is one way to take the step
-only, for fits and for projections, since every function that has it inside takes ten seconds to compile.
+Each function processes some patients of a shard and releases the interpreter lock. Fits and projections share one
+function per kind of step, since each function that inlines the step takes ten seconds to compile.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from phenotaste.core.kernels.batched_patient import (
     polar_targets_batch,
     solve_scores_batch,
 )
-from phenotaste.core.kernels.losses import cross_product_gap, loss_after, losses
+from phenotaste.core.kernels.losses import cross_product_gap, losses, step_loss
 from phenotaste.core.kernels.matmul import multiply_transposed
 from phenotaste.core.kernels.patient import (
     PreparedModel,
@@ -24,13 +24,19 @@ from phenotaste.core.kernels.patient import (
     read_visits,
     solve_scores,
 )
-from phenotaste.core.kernels.scratch import FEW, BatchScratch, PatientScratch, SingleScratch, ThreadScratch
-from phenotaste.core.kernels.simd import LANES, matrix
-from phenotaste.core.kernels.sums import BlockSums, add
-from phenotaste.core.records import KERNEL, Array, Scored, Shard, Weights
+from phenotaste.core.kernels.scratch import (
+    BATCH_MAX_RANK,
+    BatchScratch,
+    PatientScratch,
+    SingleScratch,
+    ThreadScratch,
+)
+from phenotaste.core.kernels.simd import LANES, NJIT, aligned_matrix
+from phenotaste.core.kernels.sums import BlockSums, add_patient
+from phenotaste.core.records import Array, Scored, Shard, Weights
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def init_U(shard: Shard, first: int, last: int, V: Array, U: Array, B: Array, work: Array) -> None:
     """Initial U of patients first..last, from their visits and V; B and `work` are scratch for one patient."""
     for k in range(first, last):
@@ -42,13 +48,13 @@ def step(inputs: StepInputs, active: Array, scratch: ThreadScratch, sums: BlockS
 
     The patients are added to `sums`; or, where `loss` has a row per patient, it receives each one's loss and ‖X‖².
     """
-    if inputs.U.shape[1] <= FEW:
+    if inputs.U.shape[1] <= BATCH_MAX_RANK:
         step_batched(inputs, active, scratch.patient, scratch.batch, sums, loss)
     else:
         step_single(inputs, active, scratch.patient, scratch.single, sums, loss)
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def step_single(
     inputs: StepInputs,
     active: Array,
@@ -63,12 +69,12 @@ def step_single(
         mu = inputs.weights.mu[k]
         norm = patient_step(inputs, k, mu, scratch, single)
         if loss.size == 0:
-            add(shard, k, mu, norm, scratch, sums)
+            add_patient(shard, k, mu, norm, scratch, sums)
         else:
-            loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, single.B, model, scratch), norm
+            loss[k, 0], loss[k, 1] = step_loss(shard, k, mu, norm, single.B, model, scratch), norm
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def step_batched(
     inputs: StepInputs,
     active: Array,
@@ -89,10 +95,10 @@ def step_batched(
             mu, norm = inputs.weights.mu[k], batch.norms[s]
             finish_one(inputs, s, k, mu, batch, scratch)
             if loss.size == 0:
-                add(shard, k, mu, norm, scratch, sums)
+                add_patient(shard, k, mu, norm, scratch, sums)
             else:
                 B = batch.B[batch.rows[s] :]
-                loss[k, 0], loss[k, 1] = loss_after(shard, k, mu, norm, B, model, scratch), norm
+                loss[k, 0], loss[k, 1] = step_loss(shard, k, mu, norm, B, model, scratch), norm
 
 
 @njit(cache=True, nogil=True)
@@ -125,7 +131,7 @@ def score(
 
 @njit(cache=True, nogil=True)
 def patient_norms(shard: Shard) -> Array:
-    """‖X_k‖² of every patient, each added up on its own."""
+    """‖X_k‖² of every patient, each summed separately."""
     norms = np.zeros(shard.offsets.size - 1)
     for k in range(norms.size):
         for n in range(shard.indptr[shard.offsets[k]], shard.indptr[shard.offsets[k + 1]]):
@@ -137,7 +143,7 @@ def cross_product_gaps(offsets: Array, U: Array, H: Array) -> Array:
     """‖U_kᵀU_k − HᵀH‖² of every patient, to the bit as `score` has it."""
     gaps, R = np.empty(len(offsets) - 1), len(H)
     longest = int(np.diff(offsets).max(initial=1))
-    fill_gaps(offsets, U, matrix(longest, R), matrix(R, R), H.T @ H, gaps)
+    fill_gaps(offsets, U, aligned_matrix(longest, R), aligned_matrix(R, R), H.T @ H, gaps)
     return gaps
 
 

@@ -1,28 +1,29 @@
 """Eigenvalues and eigenvectors of a small symmetric matrix: Householder's reduction, then implicit QL.
 
 The textbook algorithm (EISPACK's tred2 and tql2), with every inner loop along a row so that it vectorises and
-nothing allocated: for the sizes met here, 5 to 100, that is more than twice as fast as LAPACK's driver.
+nothing allocated: for the sizes used here, 5 to 100, that is more than twice as fast as LAPACK's driver.
 """
 
 import numpy as np
 from numba import njit
 
-from phenotaste.core.records import VECTOR, Array
+from phenotaste.core.kernels.simd import FASTMATH
+from phenotaste.core.kernels.tridiagonal import NEGLIGIBLE_NORM
+from phenotaste.core.records import Array
 
 EPSILON = 2.0**-52
-NOTHING = 1e-150  # a column this short, in a matrix of entries up to 1, is reduced already
-MOST_STEPS = 60  # QL steps for one eigenvalue; two are usual
+MAX_QL_STEPS = 60  # per eigenvalue; two are typical
 
 
 @njit(cache=True, nogil=True)
 def eigh_in_place(A: Array, values: Array, vectors: Array, scratch: Array) -> bool:
-    """Overwrite A; row i of `vectors` is the eigenvector of values[i] (in no order). False if QL did not settle."""
+    """Overwrite A; row i of `vectors` is the eigenvector of values[i] (in no order). False if QL did not converge."""
     n = values.size
     scale, total = 0.0, 0.0
     for i in range(n):
         for j in range(n):
             scale = max(scale, abs(A[i, j]))
-            total += A[i, j]  # a NaN may hide from max, not from this
+            total += A[i, j]  # max may drop a NaN, a sum does not
     if not np.isfinite(total):
         values[:] = np.nan
         vectors[:] = np.nan
@@ -36,18 +37,18 @@ def eigh_in_place(A: Array, values: Array, vectors: Array, scratch: Array) -> bo
     for i in range(n):
         for j in range(n):
             A[i, j] /= scale
-    off, strength, work = scratch[0, :n], scratch[1, :n], scratch[2, :n]
-    to_tridiagonal(A, values, off, strength, work)
-    reflections(A, strength, vectors)
-    settled = implicit_ql(values, off, vectors, strength, work)
+    off, tau, work = scratch[0, :n], scratch[1, :n], scratch[2, :n]
+    to_tridiagonal(A, values, off, tau, work)
+    form_basis(A, tau, vectors)
+    converged = implicit_ql(values, off, vectors, tau, work)
     for i in range(n):
         values[i] *= scale
-    return settled
+    return converged
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
-def to_tridiagonal(A: Array, diagonal: Array, off: Array, strength: Array, work: Array) -> None:
-    """Householder reflections I − β v vᵀ from both sides; v is left in row k of A, right of the diagonal."""
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
+def to_tridiagonal(A: Array, diagonal: Array, off: Array, tau: Array, work: Array) -> None:
+    """Householder reflections I − τ v vᵀ from both sides; v is left in row k of A, right of the diagonal."""
     n = diagonal.size
     for k in range(n - 1):
         diagonal[k] = A[k, k]
@@ -59,23 +60,23 @@ def to_tridiagonal(A: Array, diagonal: Array, off: Array, strength: Array, work:
         norm = np.sqrt(norm)
         head = -norm if v[0] > 0.0 else norm
         off[k] = head
-        strength[k] = 0.0
-        if m == 1 or norm < NOTHING:
+        tau[k] = 0.0
+        if m == 1 or norm < NEGLIGIBLE_NORM:
             off[k] = v[0]
             continue
         v[0] -= head
-        beta = 1.0 / (norm * (norm + abs(v[0] + head)))
-        strength[k] = beta
+        tau_k = 1.0 / (norm * (norm + abs(v[0] + head)))
+        tau[k] = tau_k
         for j in range(m):
             p[j] = 0.0
         for i in range(m):
-            row, factor = A[k + 1 + i, k + 1 :], beta * v[i]
+            row, factor = A[k + 1 + i, k + 1 :], tau_k * v[i]
             for j in range(m):
                 p[j] += factor * row[j]
         half = 0.0
         for j in range(m):
             half += p[j] * v[j]
-        half *= 0.5 * beta
+        half *= 0.5 * tau_k
         for j in range(m):
             p[j] -= half * v[j]
         for i in range(m):
@@ -85,8 +86,8 @@ def to_tridiagonal(A: Array, diagonal: Array, off: Array, strength: Array, work:
     diagonal[n - 1] = A[n - 1, n - 1]
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
-def reflections(A: Array, strength: Array, E: Array) -> None:
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
+def form_basis(A: Array, tau: Array, E: Array) -> None:
     """E = the product of all reflections, transposed: its rows are the basis in which A is tridiagonal."""
     n = E.shape[0]
     for i in range(n):
@@ -94,30 +95,30 @@ def reflections(A: Array, strength: Array, E: Array) -> None:
             E[i, j] = 0.0
         E[i, i] = 1.0
     for k in range(n - 3, -1, -1):
-        v, beta = A[k, k + 1 :], strength[k]
-        if beta == 0.0:
+        v, tau_k = A[k, k + 1 :], tau[k]
+        if tau_k == 0.0:
             continue
         for i in range(k + 1, n):
             row = E[i, k + 1 :]
             along = 0.0
             for j in range(v.size):
                 along += row[j] * v[j]
-            along *= beta
+            along *= tau_k
             for j in range(v.size):
                 row[j] -= along * v[j]
 
 
 @njit(cache=True, nogil=True)
 def implicit_ql(d: Array, e: Array, E: Array, cosines: Array, sines: Array) -> bool:
-    """Diagonalise the tridiagonal matrix (d, e), turning the rows of E into its eigenvectors.
+    """Diagonalise the tridiagonal matrix (d, e), rotating the rows of E into its eigenvectors.
 
-    The matrix came in with entries up to 1, and rounding has left that much noise in it: an entry of e below the noise
-    is done with, even where its neighbours on the diagonal are noise too.
+    The matrix was scaled to entries up to 1, which sets the level of rounding noise: an entry of e below that level
+    counts as zero, even if its neighbours on the diagonal are below it too.
     """
     n = d.size
     e[n - 1] = 0.0
     for first in range(n):
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_QL_STEPS):
             last = first
             while last < n - 1 and abs(e[last]) > EPSILON * (1.0 + abs(d[last]) + abs(d[last + 1])):
                 last += 1
@@ -132,7 +133,7 @@ def implicit_ql(d: Array, e: Array, E: Array, cosines: Array, sines: Array) -> b
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def ql_step(d: Array, e: Array, first: int, last: int, cosines: Array, sines: Array) -> int:
-    """One implicit step on rows first..last; rotation i turns rows i and i + 1. Returns the lowest i that turned."""
+    """One implicit step on rows first..last; rotation i acts on rows i and i + 1. Returns the lowest i."""
     g = (d[first + 1] - d[first]) / (2.0 * e[first])
     r = np.sqrt(g * g + 1.0)
     g = d[last] - d[first] + e[first] / (g + (r if g >= 0.0 else -r))
@@ -141,7 +142,7 @@ def ql_step(d: Array, e: Array, first: int, last: int, cosines: Array, sines: Ar
         f, b = s * e[i], c * e[i]
         r = np.sqrt(f * f + g * g)
         e[i + 1] = r
-        if r == 0.0:  # the matrix falls apart here: go on with the pieces
+        if r == 0.0:  # the matrix splits into two blocks here
             d[i + 1] -= p
             e[last] = 0.0
             return i + 1

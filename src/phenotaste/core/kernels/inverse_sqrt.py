@@ -1,9 +1,9 @@
-"""f(C) = C^(-1/2) without eigenvectors: C = P T Pᵀ, and x^(-1/2) ≈ Σ w_p / (x + s_p) as good as exact on an interval.
+"""f(C) = C^(-1/2) without eigenvectors: C = P T Pᵀ, and x^(-1/2) ≈ Σ w_p / (x + s_p), exact to rounding on an interval.
 
 The sum is Zolotarev's, as a quadrature by Hale, Higham & Trefethen (2008): N poles on the negative axis, positive
 weights, an error that falls like exp(−2π²N / (log κ + 3)) on eigenvalues from 1/κ to 1. All inverses (T + s_p)⁻¹ are
-taken together, a pole in every lane, and only sums of positive numbers are formed. That is four times as fast as
-turning eigenvectors. Matrices that need more poles than there are get no answer here: see `polar`.
+computed together, one pole per lane, and only positive numbers are added. That is four times as fast as rotating
+eigenvectors. Matrices too ill-conditioned for the largest number of poles are left to `polar`.
 """
 
 from typing import NamedTuple
@@ -12,12 +12,22 @@ import numpy as np
 from numba import njit
 from scipy.special import ellipkm1
 
-from phenotaste.core.kernels.simd import LANES, column, fma, load, matrix, smaller, splat, store
+from phenotaste.core.kernels.simd import (
+    LANES,
+    NJIT,
+    aligned_matrix,
+    aligned_vector,
+    fma,
+    load,
+    minimum,
+    splat,
+    store,
+)
 from phenotaste.core.kernels.tridiagonal import Reduction, new_reduction, to_tridiagonal
-from phenotaste.core.records import KERNEL, Array
+from phenotaste.core.records import Array
 
 POLES = (16, 24, 32, 40)
-SPREADS = (3e3, 8e5, 2e8, 4e10)  # κ up to which so many poles leave a relative error of 3e-12
+CONDITION_LIMITS = (3e3, 8e5, 2e8, 4e10)  # κ up to which that number of poles has a relative error of 3e-12
 
 
 def jacobi(u: Array, rest: float) -> tuple[Array, Array, Array]:
@@ -40,84 +50,86 @@ def jacobi(u: Array, rest: float) -> tuple[Array, Array, Array]:
     return sn, c * sn, dn
 
 
-def poles(count: int, spread: float) -> tuple[Array, Array]:
-    """s and w of the sum with so many poles for eigenvalues from 1/spread to 1."""
-    quarter = ellipkm1(1 / spread)
-    sn, cn, dn = jacobi((np.arange(count) + 0.5) * quarter / count, 1 / spread)
-    return (sn / cn) ** 2 / spread, 2 * quarter / (np.pi * count * np.sqrt(spread)) * dn / cn**2
+def zolotarev_poles(count: int, condition: float) -> tuple[Array, Array]:
+    """s and w of the sum with `count` poles, for eigenvalues from 1/condition to 1."""
+    quarter = ellipkm1(1 / condition)
+    sn, cn, dn = jacobi((np.arange(count) + 0.5) * quarter / count, 1 / condition)
+    return (sn / cn) ** 2 / condition, 2 * quarter / (np.pi * count * np.sqrt(condition)) * dn / cn**2
 
 
-def tables() -> tuple[Array, Array, Array]:
-    """Shifts and weights, a row for each number of poles, and the least eigenvalue each is good for."""
+def pole_tables() -> tuple[Array, Array, Array]:
+    """Shifts and weights, one row per number of poles, and the smallest eigenvalue each is valid for."""
     shifts, weights = np.zeros((len(POLES), max(POLES))), np.zeros((len(POLES), max(POLES)))
     least = np.ones(LANES)
-    for row, (count, spread) in enumerate(zip(POLES, SPREADS, strict=True)):
-        shifts[row, :count], weights[row, :count] = poles(count, spread)
-        least[row] = 1 / spread
+    for row, (count, condition) in enumerate(zip(POLES, CONDITION_LIMITS, strict=True)):
+        shifts[row, :count], weights[row, :count] = zolotarev_poles(count, condition)
+        least[row] = 1 / condition
     return shifts, weights, least
 
 
-SHIFTS, WEIGHTS, LEAST = tables()
+SHIFTS, WEIGHTS, EIG_MIN = pole_tables()
 UNIT = np.eye(LANES)
 
 
-class Root(NamedTuple):
-    """Room for one inverse root of up to R × R."""
+class InvSqrtScratch(NamedTuple):
+    """Scratch for one inverse square root of up to R × R."""
 
     reduction: Reduction
     ratios: Array  # R × poles
     diagonals: Array  # R × poles
-    checks: Array
+    min_pivots: Array
 
 
-def new_root(R: int) -> Root:
-    return Root(new_reduction(R), matrix(R, max(POLES)), matrix(R, max(POLES)), column(LANES))
+def new_inv_sqrt_scratch(R: int) -> InvSqrtScratch:
+    return InvSqrtScratch(
+        new_reduction(R), aligned_matrix(R, max(POLES)), aligned_matrix(R, max(POLES)), aligned_vector(LANES)
+    )
 
 
-@njit(**KERNEL)
-def inverse_root_within(C: Array, n: int, floor: float, room: Root, out: Array) -> bool:
-    """f(T) for the first n rows of C, with P left in room.reduction; False if eigenvalues below `floor` may be there.
+@njit(**NJIT)
+def inverse_sqrt_rational(C: Array, n: int, floor: float, scratch: InvSqrtScratch, out: Array) -> bool:
+    """f(T) for the first n rows of C, with P left in `scratch.reduction`; False if an eigenvalue may be below `floor`.
 
-    C is overwritten, and must be zero beyond its first n rows and columns up to whole vectors. False too for more
-    spread than there are poles for, and for what is not finite.
+    C is overwritten, and its padding beyond the first n rows and columns must be zero. False also for a condition
+    number beyond `CONDITION_LIMITS`, and for NaN or infinity.
     """
-    to_tridiagonal(C, n, room.reduction)
-    d, e = room.reduction.diagonal, room.reduction.off
+    to_tridiagonal(C, n, scratch.reduction)
+    d, e = scratch.reduction.diagonal, scratch.reduction.off_diagonal
     top = d[0]  # no eigenvalue is above this (Gershgorin)
     for i in range(n):
         beside = (abs(e[i - 1]) if i > 0 else 0.0) + (abs(e[i]) if i < n - 1 else 0.0)
         top = max(top, d[i] + beside)
-    table = fewest_poles(d, e, n, top, floor, room.checks)
+    table = select_poles(d, e, n, top, floor, scratch.min_pivots)
     if table < 0:
         return False
-    inverses(d, e, n, top, table, room)
-    add_up(n, POLES[table], room, out)
+    resolvents(d, e, n, top, table, scratch)
+    sum_resolvents(n, POLES[table], scratch, out)
     return True
 
 
 @njit(inline="always")
-def fewest_poles(d: Array, e: Array, n: int, top: float, floor: float, checks: Array) -> int:
-    """The first table whose interval holds all eigenvalues of T, since T less its lower end has pivots > 0; else −1."""
-    end = splat(top) * load(LEAST, 0)
+def select_poles(d: Array, e: Array, n: int, top: float, floor: float, min_pivots: Array) -> int:
+    """The first table whose interval contains all eigenvalues of T (T minus its lower end has pivots > 0); else −1."""
+    end = splat(top) * load(EIG_MIN, 0)
     pivot = splat(d[n - 1]) - end
     least = pivot
     for i in range(n - 2, -1, -1):
         pivot = splat(d[i]) - end - splat(e[i] * e[i]) / pivot
-        least = smaller(least, pivot)
-    store(checks, 0, least)
+        least = minimum(least, pivot)
+    store(min_pivots, 0, least)
     for table in range(len(POLES)):
-        if checks[table] > 0.0 and top * LEAST[table] >= floor:
+        if min_pivots[table] > 0.0 and top * EIG_MIN[table] >= floor:
             return table
     return -1
 
 
 @njit(inline="always")
-def inverses(d: Array, e: Array, n: int, top: float, table: int, room: Root) -> None:
-    """What all entries of w (T + s)⁻¹ follow from: its diagonal, and the ratio of an entry to the one left of it.
+def resolvents(d: Array, e: Array, n: int, top: float, table: int, scratch: InvSqrtScratch) -> None:
+    """Generators of w (T + s)⁻¹: its diagonal, and the ratio of each entry to the one left of it.
 
     From the pivots γ of T + s, last row first: ratio_i = −e_(i−1)/γ_i and g_ii = 1/γ_i + ratio_i² g_(i−1)(i−1).
     """
-    ratios, diagonals = room.ratios, room.diagonals
+    ratios, diagonals = scratch.ratios, scratch.diagonals
     one = splat(1.0)
     for p in range(0, POLES[table], LANES):
         shift = splat(top) * load(SHIFTS, (table, p))
@@ -138,9 +150,9 @@ def inverses(d: Array, e: Array, n: int, top: float, table: int, room: Root) -> 
 
 
 @njit(inline="always")
-def add_up(n: int, count: int, room: Root, out: Array) -> None:
-    """Σ_p w_p (T + s_p)⁻¹: eight columns of eight inverses at a time, row by row from their diagonal on."""
-    ratio, diagonal = room.ratios, room.diagonals
+def sum_resolvents(n: int, count: int, scratch: InvSqrtScratch, out: Array) -> None:
+    """Σ_p w_p (T + s_p)⁻¹: eight columns of eight resolvents at a time, row by row from the diagonal down."""
+    ratio, diagonal = scratch.ratios, scratch.diagonals
     for i in range(0, n, LANES):
         for p in range(0, count, LANES):
             c0 = splat(0.0)
@@ -150,7 +162,7 @@ def add_up(n: int, count: int, room: Root, out: Array) -> None:
                 c2, c3 = c2 * splat(ratio[j, p + 2]), c3 * splat(ratio[j, p + 3])
                 c4, c5 = c4 * splat(ratio[j, p + 4]), c5 * splat(ratio[j, p + 5])
                 c6, c7 = c6 * splat(ratio[j, p + 6]), c7 * splat(ratio[j, p + 7])
-                if j < i + LANES:  # column j begins here
+                if j < i + LANES:  # column j starts here
                     one = load(UNIT, (j - i, 0))
                     c0 = fma(one, splat(diagonal[j, p]), c0)
                     c1 = fma(one, splat(diagonal[j, p + 1]), c1)

@@ -1,4 +1,4 @@
-"""What one patient adds to the objective, from what is on the scratch: no dense residual but where digits run out."""
+"""One patient's terms of the objective, expanded to avoid a dense residual except where cancellation requires it."""
 
 import numpy as np
 from numba import njit
@@ -7,16 +7,17 @@ from phenotaste.core.kernels.matmul import multiply_transposed
 from phenotaste.core.kernels.patient import PreparedModel
 from phenotaste.core.kernels.polar import nuclear_norm
 from phenotaste.core.kernels.scratch import PatientScratch
-from phenotaste.core.records import KERNEL, Array, Scored, Shard
+from phenotaste.core.kernels.simd import NJIT
+from phenotaste.core.records import Array, Scored, Shard
 
-CANCELLED = 1e-3  # below this share of ‖X‖² the expanded loss has lost digits: take the residual itself
+CANCELLATION_LIMIT = 1e-3  # below this share of ‖X‖² the expanded loss is inaccurate: compute the residual
 
 
 @njit(inline="always")
-def loss_after(
+def step_loss(
     shard: Shard, k: int, mu: float, norm: float, B: Array, model: PreparedModel, scratch: PatientScratch
 ) -> float:
-    """A patient's whole loss after `advance`: the new U with the w and Q it was solved for."""
+    """A patient's total loss after the patient step: the new U with the w and Q it was solved for."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
     U, R = scratch.U, scratch.passive.size
     multiply_transposed(U, U, R, visits, scratch.G)
@@ -28,7 +29,7 @@ def loss_after(
     return 0.5 * loss + model.lam * static_error(shard.static[k], model.F, scratch.w)
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def expanded_loss(
     norm: float, visits: int, B: Array, U: Array, G: Array, w: Array, R: int, VV: Array
 ) -> float:
@@ -43,7 +44,7 @@ def expanded_loss(
     return loss
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def static_error(a: Array, F: Array, w: Array) -> float:
     """½‖a − F w‖²."""
     loss = 0.0
@@ -55,7 +56,7 @@ def static_error(a: Array, F: Array, w: Array) -> float:
     return 0.5 * loss
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def cross_product_gap(G: Array, HH: Array, R: int) -> float:
     """‖G − HᵀH‖²."""
     gap = 0.0
@@ -95,11 +96,11 @@ def losses(
     scratch: PatientScratch,
     scored: Scored,
 ) -> None:
-    """A patient's losses, with the best Q, and cross-product gap, for the U, B, G and w in the scratch space."""
+    """A patient's losses, with the best Q, and cross-product gap, for the U, G and w in `scratch`."""
     visits = shard.offsets[k + 1] - shard.offsets[k]
     R = scratch.passive.size
     fit = expanded_loss(norm, visits, B, scratch.U, scratch.G, scratch.w, R, model.VV)
-    if fit < CANCELLED * norm:
+    if fit < CANCELLATION_LIMIT * norm:
         fit = residual(shard, k, model.V.shape[0], model.V, scratch.U, scratch.w)
     scored.static_error[k] = static_error(shard.static[k], model.F, scratch.w)
     scored.cp_gap[k] = cross_product_gap(scratch.G, model.HH, R)
@@ -114,6 +115,6 @@ def losses(
             for i in range(visits):
                 value = 0.0
                 for s in range(R):
-                    value += scratch.U[i, s] * model.plain[r, s]
+                    value += scratch.U[i, s] * model.H_unpadded[r, s]
                 M[i, r] = value
-        loss[2] = 0.5 * mu * (size - 2.0 * nuclear_norm(M, scratch.eigen))
+        loss[2] = 0.5 * mu * (size - 2.0 * nuclear_norm(M, scratch.eigh))

@@ -1,7 +1,7 @@
 """The patient step for one patient, compiled: R × R algebra, no dense residual, nothing allocated.
 
-The formulas are those of `reference`, which is written to be read; symbols are in `records`. A patient's numbers
-depend on nobody else's, to the bit.
+The formulas are those of `reference`, which is written to be read; the symbols are defined in `records`. A patient's
+result does not depend, to the bit, on other patients.
 """
 
 from typing import NamedTuple
@@ -9,34 +9,39 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from phenotaste.core.kernels.coordinate_descent import descend_courses
-from phenotaste.core.kernels.inverse_sqrt import inverse_root_within
+from phenotaste.core.kernels.coordinate_descent import cd_rows
+from phenotaste.core.kernels.inverse_sqrt import inverse_sqrt_rational
 from phenotaste.core.kernels.matmul import multiply, multiply_transposed
-from phenotaste.core.kernels.nnls import Solve, descend, pivot
-from phenotaste.core.kernels.polar import SMALLEST, explicit_polar
+from phenotaste.core.kernels.nnls import NNLSScratch, bpp, cd_sweeps
+from phenotaste.core.kernels.polar import SIGMA_FLOOR, polar_eigh
 from phenotaste.core.kernels.scratch import PatientScratch, SingleScratch
 from phenotaste.core.kernels.simd import (
     LANES,
+    NJIT,
+    aligned_matrix,
     fma,
     load,
-    load_some,
-    matrix,
-    positive,
+    masked_load,
+    positive_part,
+    round_up,
     splat,
     store,
     transpose,
-    whole,
 )
 from phenotaste.core.kernels.sums import square_sum
-from phenotaste.core.kernels.tridiagonal import turn
-from phenotaste.core.records import KERNEL, Array, Model, Shard, Weights
+from phenotaste.core.kernels.tridiagonal import change_basis
+from phenotaste.core.records import Array, Model, Shard, Weights
 
-GUESSES = 4  # sweeps that guess which scores are positive, before they are solved exactly
-SOUND = 1e-5  # H may be inverted where its smallest singular value is at least this share of the largest
+WARM_START_SWEEPS = (
+    4  # of coordinate descent, which predict the positive scores before they are solved exactly
+)
+MIN_SINGULAR_RATIO = (
+    1e-5  # H is inverted only if its smallest singular value exceeds this share of the largest
+)
 
 
 class PreparedModel(NamedTuple):
-    """A model with the products that every patient needs; all but the last two padded to whole vectors."""
+    """A model with the products that every patient needs; matrices zero-padded, except the last two."""
 
     H: Array
     HT: Array  # Hᵀ
@@ -46,20 +51,20 @@ class PreparedModel(NamedTuple):
     VV: Array  # VᵀV
     FF: Array  # λ FᵀF
     lam: float
-    sound: bool  # whether H has a useful inverse
-    upper: Array  # upper triangular, with the same HᵀH as H
-    lower: Array  # that transposed
+    well_conditioned: bool  # whether H can be inverted
+    H_upper: Array  # upper triangular, with the same HᵀH as H
+    H_lower: Array  # its transpose
     H_inv_T: Array  # R × R: H^(-T), so that QᵀU = H^(-T) (QH)ᵀU
-    plain: Array  # R × R: H as it is
+    H_unpadded: Array  # R × R
 
 
 def prepare_model(model: Model, lam: float) -> PreparedModel:
     H, V, F = (np.ascontiguousarray(factor, dtype=np.float64) for factor in model)
     finite = bool(np.isfinite(H).all())
-    sizes = np.linalg.svd(H, compute_uv=False) if finite else np.zeros(1)
+    singular = np.linalg.svd(H, compute_uv=False) if finite else np.zeros(1)
     upper: Array = np.asarray(np.linalg.qr(H, mode="r")) if finite else np.zeros_like(H)
-    sound = bool(sizes[-1] > SOUND * sizes[0])
-    H_inv_T = np.linalg.inv(H.T) if sound else np.zeros_like(H)
+    well_conditioned = bool(singular[-1] > MIN_SINGULAR_RATIO * singular[0])
+    H_inv_T = np.linalg.inv(H.T) if well_conditioned else np.zeros_like(H)
     return PreparedModel(
         H=padded(H),
         HT=padded(H.T),
@@ -69,11 +74,11 @@ def prepare_model(model: Model, lam: float) -> PreparedModel:
         VV=padded(V.T @ V),
         FF=padded(lam * (F.T @ F)),
         lam=float(lam),
-        sound=sound,
-        upper=padded(upper),
-        lower=padded(upper.T),
+        well_conditioned=well_conditioned,
+        H_upper=padded(upper),
+        H_lower=padded(upper.T),
         H_inv_T=np.ascontiguousarray(H_inv_T),
-        plain=H,
+        H_unpadded=H,
     )
 
 
@@ -90,14 +95,14 @@ class StepInputs(NamedTuple):
 
 
 def padded(M: Array) -> Array:
-    room = matrix(*M.shape)
-    room[: M.shape[0], : M.shape[1]] = M
-    return room
+    out = aligned_matrix(*M.shape)
+    out[: M.shape[0], : M.shape[1]] = M
+    return out
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
-    """B = X_k V from the non-zeros single; returns ‖X_k‖²."""
+    """B = X_k V from the non-zeros alone; returns ‖X_k‖²."""
     start, end = shard.offsets[k], shard.offsets[k + 1]
     for i in range(start, end):
         first, last = shard.indptr[i], shard.indptr[i + 1]
@@ -113,13 +118,13 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
     return square_sum(shard.data, shard.indptr[start], shard.indptr[end])
 
 
-@njit(**KERNEL)
+@njit(**NJIT)
 def load_padded(stored: Array, U: Array) -> None:
     """The stored U of a patient, padded and in float64."""
     visits, R = stored.shape
     for i in range(visits):
         for j in range(0, U.shape[1], LANES):
-            store(U, (i, j), load_some(stored, (i, j), R - j))
+            store(U, (i, j), masked_load(stored, (i, j), R - j))
 
 
 @njit(inline="always")
@@ -137,9 +142,9 @@ def extrapolate_U(U: Array, U_prev: Array, beta: float, out: Array) -> None:
     f = splat(beta)
     for i in range(visits):
         for j in range(0, out.shape[1], LANES):
-            u = load_some(U, (i, j), R - j)
+            u = masked_load(U, (i, j), R - j)
             if beta > 0.0:
-                u = positive(fma(f, u - load_some(U_prev, (i, j), R - j), u))
+                u = positive_part(fma(f, u - masked_load(U_prev, (i, j), R - j), u))
             store(out, (i, j), u)
 
 
@@ -162,42 +167,27 @@ def solve_scores(
     """w: NNLS with Gram G∘VᵀV + λFᵀF and right-hand side colsum(U∘B) + λFᵀa; leaves G = UᵀU."""
     multiply_transposed(U, U, scratch.passive.size, visits, scratch.G)
     right_hand_side(U, single.B, visits, a, model.F, model.lam, single.b)
-    scores_from(
-        scratch.G,
-        single.b,
-        model.VV,
-        model.FF,
-        scratch.gram,
-        single.slopes,
-        scratch.w,
-        scratch.passive,
-        scratch.solve,
-    )
+    for j in range(0, U.shape[1], LANES):
+        for r in range(scratch.passive.size):
+            entries = fma(load(scratch.G, (r, j)), load(model.VV, (r, j)), load(model.FF, (r, j)))
+            store(scratch.gram, (r, j), entries)
+    warm_started_bpp(scratch.gram, single.b, single.gradient, scratch.w, scratch.passive, scratch.nnls)
 
 
-@njit(**KERNEL)
-def scores_from(
-    G: Array,
-    b: Array,
-    VV: Array,
-    FF: Array,
-    gram: Array,
-    slopes: Array,
-    scores: Array,
-    passive: Array,
-    solve: Solve,
+@njit(**NJIT)
+def warm_started_bpp(
+    gram: Array, b: Array, gradient: Array, w: Array, passive: Array, scratch: NNLSScratch
 ) -> None:
+    """NNLS from zero: coordinate descent predicts the passive set, then `bpp` solves exactly."""
+    for j in range(0, gram.shape[1], LANES):
+        store(gradient, j, splat(0.0) - load(b, j))
+        store(w, j, splat(0.0))
     R = passive.size
-    for j in range(0, G.shape[1], LANES):
-        store(slopes, j, splat(0.0) - load(b, j))
-        store(scores, j, splat(0.0))
-        for r in range(R):
-            store(gram, (r, j), fma(load(G, (r, j)), load(VV, (r, j)), load(FF, (r, j))))
-    w = scores[:R]
-    descend(gram, slopes, w, GUESSES)
+    x = w[:R]
+    cd_sweeps(gram, gradient, x, WARM_START_SWEEPS)
     for r in range(R):
-        passive[r] = w[r] > 0.0
-    pivot(gram, b[:R], w, passive, solve)
+        passive[r] = x[r] > 0.0
+    bpp(gram, b[:R], x, passive, scratch)
 
 
 @njit(inline="always")
@@ -205,30 +195,30 @@ def polar_target(
     U: Array, visits: int, mu: float, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
 ) -> None:
     """μ Q H, the target of the uniqueness term; Q itself only where C is nearly singular."""
-    R = model.plain.shape[0]
-    scratch.explicit[0] = False
+    R = model.H_unpadded.shape[0]
+    scratch.has_Q[0] = False
     if mu == 0.0:
         fill(scratch.mu_QH, visits, 0.0)
         return
     if visits < R:
-        done = model.sound and polar_target_wide(U, visits, R, model, scratch, single)
+        done = model.well_conditioned and polar_target_wide(U, visits, R, model, scratch, single)
     else:
-        done = model.sound and polar_target_tall(U, visits, R, model, scratch, single)
+        done = model.well_conditioned and polar_target_tall(U, visits, R, model, scratch, single)
     if done:
         f = splat(mu)
         for i in range(visits):
             for j in range(0, U.shape[1], LANES):
                 store(scratch.mu_QH, (i, j), f * load(scratch.mu_QH, (i, j)))
         return
-    scratch.explicit[0] = True
-    explicit_polar(U, visits, mu, model.plain, scratch.eigen, scratch.Q, scratch.mu_QH)
+    scratch.has_Q[0] = True
+    polar_eigh(U, visits, mu, model.H_unpadded, scratch.eigh, scratch.mu_Q, scratch.mu_QH)
 
 
 @njit(inline="always")
 def clear_rows(square: Array, n: int) -> None:
-    """Zeros in the rows after the first n, up to whole vectors."""
-    for i in range(n, whole(n)):
-        for j in range(0, whole(n), LANES):
+    """Zero the padding rows after the first n."""
+    for i in range(n, round_up(n)):
+        for j in range(0, round_up(n), LANES):
             store(square, (i, j), splat(0.0))
 
 
@@ -236,49 +226,47 @@ def clear_rows(square: Array, n: int) -> None:
 def polar_target_tall(
     U: Array, visits: int, R: int, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
 ) -> bool:
-    """Q H = U T with T = Hᵀ C^(-1/2) H and C = H (UᵀU) Hᵀ; False if C is too near to a singular matrix."""
+    """Q H = U T with T = Hᵀ C^(-1/2) H and C = H (UᵀU) Hᵀ; False if C is nearly singular."""
     multiply(model.H, scratch.G, R, R, single.work)
     multiply(single.work, model.HT, R, R, scratch.square)
     clear_rows(scratch.square, R)
-    if not inverse_root_within(scratch.square, R, SMALLEST**2, single.root, single.rooted):
+    if not inverse_sqrt_rational(scratch.square, R, SIGMA_FLOOR**2, single.inv_sqrt, single.C_inv_sqrt):
         return False
     for r in range(R):
         for j in range(0, U.shape[1], LANES):
-            store(single.turned, (r, j), load(model.H, (r, j)))
-    turn(single.turned, R, single.root.reduction, False)
-    multiply(single.rooted, single.turned, R, R, single.work)
-    multiply_transposed(single.turned, single.work, R, R, single.target)
-    multiply(U, single.target, visits, R, scratch.mu_QH)
+            store(single.H_rotated, (r, j), load(model.H, (r, j)))
+    change_basis(single.H_rotated, R, single.inv_sqrt.reduction, False)
+    multiply(single.C_inv_sqrt, single.H_rotated, R, R, single.work)
+    multiply_transposed(single.H_rotated, single.work, R, R, single.T)
+    multiply(U, single.T, visits, R, scratch.mu_QH)
     return True
 
 
-@njit(**KERNEL)
-def short_square(
-    U: Array, visits: int, R: int, HH: Array, across: Array, right: Array, square: Array
-) -> None:
-    """M Mᵀ with M = U Hᵀ, and U HᵀH on the way there."""
-    for i in range(visits, whole(visits)):
+@njit(**NJIT)
+def wide_gram(U: Array, visits: int, R: int, HH: Array, U_T: Array, U_HH: Array, out: Array) -> None:
+    """M Mᵀ with M = U Hᵀ; also leaves Uᵀ and U HᵀH."""
+    for i in range(visits, round_up(visits)):
         for j in range(0, U.shape[1], LANES):
             store(U, (i, j), splat(0.0))
     for i in range(0, visits, LANES):
         for j in range(0, U.shape[1], LANES):
-            transpose(U, (i, j), across, (j, i))
-    multiply(U, HH, visits, R, right)
-    multiply(right, across, visits, R, square)
+            transpose(U, (i, j), U_T, (j, i))
+    multiply(U, HH, visits, R, U_HH)
+    multiply(U_HH, U_T, visits, R, out)
 
 
 @njit(inline="always")
 def polar_target_wide(
     U: Array, visits: int, R: int, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
 ) -> bool:
-    """Q H = (M Mᵀ)^(-1/2) M H with M = U Hᵀ, for fewer visits than phenotypes: M Mᵀ is smaller than C then."""
-    short_square(U, visits, R, model.HH, scratch.across, scratch.right, scratch.square)
+    """Q H = (M Mᵀ)^(-1/2) M H with M = U Hᵀ, for fewer visits than phenotypes: M Mᵀ is then smaller than C."""
+    wide_gram(U, visits, R, model.HH, scratch.U_T, scratch.rhs, scratch.square)
     clear_rows(scratch.square, visits)
-    if not inverse_root_within(scratch.square, visits, SMALLEST**2, single.root, single.rooted):
+    if not inverse_sqrt_rational(scratch.square, visits, SIGMA_FLOOR**2, single.inv_sqrt, single.C_inv_sqrt):
         return False
-    turn(scratch.right, visits, single.root.reduction, False)
-    multiply(single.rooted, scratch.right, visits, visits, scratch.mu_QH)
-    turn(scratch.mu_QH, visits, single.root.reduction, True)
+    change_basis(scratch.rhs, visits, single.inv_sqrt.reduction, False)
+    multiply(single.C_inv_sqrt, scratch.rhs, visits, visits, scratch.mu_QH)
+    change_basis(scratch.mu_QH, visits, single.inv_sqrt.reduction, True)
     return True
 
 
@@ -293,12 +281,12 @@ def solve_U(
     scratch: PatientScratch,
 ) -> None:
     """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H."""
-    U, w, right = scratch.U, scratch.w, scratch.right
+    U, w, rhs = scratch.U, scratch.w, scratch.rhs
     for i in range(visits):
         for j in range(0, U.shape[1], LANES):
-            store(right, (i, j), fma(load(B, (i, j)), load(w, j), load(scratch.mu_QH, (i, j))))
+            store(rhs, (i, j), fma(load(B, (i, j)), load(w, j), load(scratch.mu_QH, (i, j))))
     if not exact:
-        descend_courses(U_start, right, visits, w, model.VV, mu, scratch.sweep, U)
+        cd_rows(U_start, rhs, visits, w, model.VV, mu, scratch.cd, U)
         return
     R = scratch.passive.size
     for r in range(R):
@@ -308,7 +296,7 @@ def solve_U(
     for i in range(visits):
         for r in range(R):
             scratch.passive[r] = U_start[i, r] > 0.0
-        pivot(scratch.gram, right[i, :R], U[i, :R], scratch.passive, scratch.solve)
+        bpp(scratch.gram, rhs[i, :R], U[i, :R], scratch.passive, scratch.nnls)
 
 
 @njit(inline="always")

@@ -6,35 +6,36 @@ import numpy as np
 from numba import njit
 
 from phenotaste.core.kernels.eigen import eigh_in_place
-from phenotaste.core.records import ALLOCATING, VECTOR, Array
+from phenotaste.core.kernels.simd import FASTMATH, NJIT_ALLOC
+from phenotaste.core.records import Array
 
-# Singular values of M below this are capped, not cut: Q shrinks smoothly to zero along a direction the
-# patient does not have, so the objective keeps falling. A threshold that moved with C would not do that.
-SMALLEST = 1e-6
-# Below this share of the largest singular value, one taken from C is rounding noise, since C holds its square.
-# It matters only where the scale of U and H is free (`normalize=False`); unit columns stay near SMALLEST.
-NOISE = 1e-7
+# Singular values of M are bounded below by this instead of being cut off: Q shrinks smoothly to zero along a direction
+# that the patient lacks, so the objective keeps falling. A threshold relative to C would not guarantee that.
+SIGMA_FLOOR = 1e-6
+# Below this share of the largest, a singular value computed from C is rounding noise, since C holds its square.
+# It matters only where the scale of U and H is free (`normalize=False`); with unit columns SIGMA_FLOOR dominates.
+SIGMA_RTOL = 1e-7
 
 
-class Eigen(NamedTuple):
-    """Room for one eigendecomposition of up to R × R."""
+class EighScratch(NamedTuple):
+    """Scratch for one eigendecomposition of up to R × R."""
 
     square: Array  # R²; the matrix, overwritten
     vectors: Array  # R²
-    rows: Array  # R²
+    M: Array  # R²
     values: Array  # R
-    scratch: Array  # 3 × R
+    work: Array  # 3 × R
 
 
-def new_eigen(R: int) -> Eigen:
-    return Eigen(np.empty(R * R), np.empty(R * R), np.empty(R * R), np.empty(R), np.empty((3, R)))
+def new_eigh_scratch(R: int) -> EighScratch:
+    return EighScratch(np.empty(R * R), np.empty(R * R), np.empty(R * R), np.empty(R), np.empty((3, R)))
 
 
-# Products written out: numpy's would take longer to compile than all the rest of this file.
+# Products written out: numpy's take longer to compile than the rest of this file.
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
-def times(A: Array, B: Array, out: Array) -> None:
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
+def matmul(A: Array, B: Array, out: Array) -> None:
     """out = A B."""
     for i in range(A.shape[0]):
         for j in range(B.shape[1]):
@@ -45,8 +46,8 @@ def times(A: Array, B: Array, out: Array) -> None:
                 out[i, j] += factor * B[k, j]
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
-def times_transposed(A: Array, B: Array, out: Array) -> None:
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
+def matmul_nt(A: Array, B: Array, out: Array) -> None:
     """out = A Bᵀ."""
     for i in range(A.shape[0]):
         for j in range(B.shape[0]):
@@ -56,8 +57,8 @@ def times_transposed(A: Array, B: Array, out: Array) -> None:
             out[i, j] = value
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
-def transposed_times(A: Array, B: Array, out: Array) -> None:
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
+def matmul_tn(A: Array, B: Array, out: Array) -> None:
     """out = AᵀB."""
     for i in range(A.shape[1]):
         for j in range(B.shape[1]):
@@ -70,98 +71,98 @@ def transposed_times(A: Array, B: Array, out: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
-def least_length(values: Array) -> float:
-    """What singular values are capped at, from the eigenvalues of C."""
+def sigma_floor(values: Array) -> float:
+    """The lower bound of the singular values of M, from the eigenvalues of C."""
     top = 0.0
     for i in range(values.size):
         top = max(top, values[i])
-    return max(SMALLEST, NOISE * np.sqrt(top))
+    return max(SIGMA_FLOOR, SIGMA_RTOL * np.sqrt(top))
 
 
 @njit(cache=True, nogil=True)
-def inverse_root(C: Array, eigen: Eigen, out: Array) -> None:
-    """C^(-1/2), with the singular values of M capped from below; C is overwritten."""
+def inverse_sqrt_eigh(C: Array, scratch: EighScratch, out: Array) -> None:
+    """C^(-1/2), with the singular values of M bounded below; C is overwritten."""
     R = C.shape[0]
-    Z = eigen.vectors.reshape(R, R)
-    settled = eigh_in_place(C, eigen.values, Z, eigen.scratch)
-    least = least_length(eigen.values)
-    for i in range(R):  # Σ z zᵀ / √λ as a product of rows, each of which carries λ^(-1/4)
-        weight = 1.0 / np.sqrt(max(np.sqrt(max(eigen.values[i], 0.0)), least))
-        for r in range(R):  # where it did not settle, the loop will see that the objective is no number
-            Z[i, r] *= weight if settled else np.nan
-    transposed_times(Z, Z, out)
+    Z = scratch.vectors.reshape(R, R)
+    converged = eigh_in_place(C, scratch.values, Z, scratch.work)
+    floor = sigma_floor(scratch.values)
+    for i in range(R):  # Σ z zᵀ / √λ as a product of rows scaled by λ^(-1/4)
+        weight = 1.0 / np.sqrt(max(np.sqrt(max(scratch.values[i], 0.0)), floor))
+        for r in range(R):  # without convergence the objective becomes NaN, which the fit reports
+            Z[i, r] *= weight if converged else np.nan
+    matmul_tn(Z, Z, out)
 
 
 @njit(cache=True, nogil=True)
-def long_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
-    """Q = M C^(-1/2) for at least as many visits as phenotypes."""
+def polar_tall(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
+    """Q = M C^(-1/2) for at floor as many visits as phenotypes."""
     M, C, root = np.empty(U.shape), np.empty(H.shape), np.empty(H.shape)
-    times_transposed(U, H, M)
-    transposed_times(M, M, C)
-    inverse_root(C, eigen, root)
-    times(M, root, Q)
+    matmul_nt(U, H, M)
+    matmul_tn(M, M, C)
+    inverse_sqrt_eigh(C, scratch, root)
+    matmul(M, root, Q)
 
 
 @njit(cache=True, nogil=True)
-def short_polar(U: Array, H: Array, eigen: Eigen, Q: Array) -> None:
-    """Q itself for fewer visits than phenotypes, from M Mᵀ: the null space of C, mere noise there, never appears."""
+def polar_wide(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
+    """Q for fewer visits than phenotypes, from M Mᵀ, which has no null space of mere rounding noise as C does."""
     visits, R = U.shape
-    M = eigen.rows[: visits * R].reshape(visits, R)
-    MM = eigen.square[: visits * visits].reshape(visits, visits)
-    Z = eigen.vectors[: visits * visits].reshape(visits, visits)
-    times_transposed(U, H, M)
-    times_transposed(M, M, MM)
-    settled = eigh_in_place(MM, eigen.values[:visits], Z, eigen.scratch)
-    times(Z, M, Q)  # row i is the i-th singular value times its right singular vector
-    least = least_length(eigen.values[:visits])
+    M = scratch.M[: visits * R].reshape(visits, R)
+    MM = scratch.square[: visits * visits].reshape(visits, visits)
+    Z = scratch.vectors[: visits * visits].reshape(visits, visits)
+    matmul_nt(U, H, M)
+    matmul_nt(M, M, MM)
+    converged = eigh_in_place(MM, scratch.values[:visits], Z, scratch.work)
+    matmul(Z, M, Q)  # row i is the i-th singular value times its right singular vector
+    floor = sigma_floor(scratch.values[:visits])
     for i in range(visits):
         size = 0.0
         for r in range(R):
             size += Q[i, r] * Q[i, r]
-        weight = 1.0 / max(np.sqrt(size), least) if settled else np.nan
+        weight = 1.0 / max(np.sqrt(size), floor) if converged else np.nan
         for r in range(R):
             M[i, r] = weight * Q[i, r]
-    transposed_times(Z, M, Q)
+    matmul_tn(Z, M, Q)
 
 
-@njit(**ALLOCATING)
-def explicit_polar(
-    U: Array, visits: int, mu: float, H: Array, eigen: Eigen, scaled: Array, pull: Array
+@njit(**NJIT_ALLOC)
+def polar_eigh(
+    U: Array, visits: int, mu: float, H: Array, scratch: EighScratch, mu_Q: Array, mu_QH: Array
 ) -> None:
-    """μ Q and μ Q H of a patient whose C is too near to a singular matrix; U and both outcomes are padded."""
+    """μ Q and μ Q H of a patient whose C is nearly singular; U and both results are padded."""
     R = H.shape[0]
-    old, Q, QH = np.empty((visits, R)), np.empty((visits, R)), np.empty((visits, R))
+    U_k, Q, QH = np.empty((visits, R)), np.empty((visits, R)), np.empty((visits, R))
     for i in range(visits):
         for r in range(R):
-            old[i, r] = U[i, r]
+            U_k[i, r] = U[i, r]
     if visits < R:
-        short_polar(old, H, eigen, Q)
+        polar_wide(U_k, H, scratch, Q)
     else:
-        long_polar(old, H, eigen, Q)
-    times(Q, H, QH)
+        polar_tall(U_k, H, scratch, Q)
+    matmul(Q, H, QH)
     for i in range(visits):
         for r in range(R):
-            scaled[i, r], pull[i, r] = mu * Q[i, r], mu * QH[i, r]
+            mu_Q[i, r], mu_QH[i, r] = mu * Q[i, r], mu * QH[i, r]
 
 
 @njit(cache=True, nogil=True)
-def nuclear_norm(M: Array, eigen: Eigen) -> float:
-    """‖M‖_*: singular values as lengths of M along its singular directions, which keeps the small ones' digits."""
+def nuclear_norm(M: Array, scratch: EighScratch) -> float:
+    """‖M‖_*, with singular values as norms of M along its singular vectors, so that small ones stay accurate."""
     visits, R = M.shape
     n = min(visits, R)
-    square = eigen.square[: n * n].reshape(n, n)
-    Z = eigen.vectors[: n * n].reshape(n, n)
+    square = scratch.square[: n * n].reshape(n, n)
+    Z = scratch.vectors[: n * n].reshape(n, n)
     along = np.empty((n, max(visits, R)))
     if visits < R:
-        times_transposed(M, M, square)
+        matmul_nt(M, M, square)
     else:
-        transposed_times(M, M, square)
-    if not eigh_in_place(square, eigen.values[:n], Z, eigen.scratch):
+        matmul_tn(M, M, square)
+    if not eigh_in_place(square, scratch.values[:n], Z, scratch.work):
         return np.nan
     if visits < R:
-        times(Z, M, along)
+        matmul(Z, M, along)
     else:
-        times_transposed(Z, M, along)
+        matmul_nt(Z, M, along)
     total = 0.0
     for i in range(n):
         size = 0.0

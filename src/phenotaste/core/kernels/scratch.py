@@ -1,96 +1,99 @@
-"""Scratch space, so that nothing is allocated in the patient loop."""
+"""Scratch arrays, allocated once per thread so that the loop over patients allocates nothing."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from phenotaste.core.kernels.batched_inverse_sqrt import Lanes, new_lanes
-from phenotaste.core.kernels.batched_nnls import LaneScores, new_lane_scores
-from phenotaste.core.kernels.coordinate_descent import Sweep, new_sweep
-from phenotaste.core.kernels.inverse_sqrt import Root, new_root
-from phenotaste.core.kernels.nnls import Solve, new_solve
-from phenotaste.core.kernels.polar import Eigen, new_eigen
-from phenotaste.core.kernels.simd import LANES, column, matrix, whole
+from phenotaste.core.kernels.batched_inverse_sqrt import (
+    BatchedInvSqrtScratch,
+    new_batched_inv_sqrt_scratch,
+)
+from phenotaste.core.kernels.batched_nnls import BatchedNNLSScratch, new_batched_nnls_scratch
+from phenotaste.core.kernels.coordinate_descent import CDScratch, new_cd_scratch
+from phenotaste.core.kernels.inverse_sqrt import InvSqrtScratch, new_inv_sqrt_scratch
+from phenotaste.core.kernels.nnls import NNLSScratch, new_nnls_scratch
+from phenotaste.core.kernels.polar import EighScratch, new_eigh_scratch
+from phenotaste.core.kernels.simd import LANES, aligned_matrix, aligned_vector, round_up
 from phenotaste.core.records import Array
 
-FEW = 16  # up to so many phenotypes eight patients are taken at a time
+BATCH_MAX_RANK = 16  # up to this rank, eight patients are processed at a time
 
 
 class BatchScratch(NamedTuple):
-    """Room for eight patients; what is said to be flat is another view of the same numbers, a row for each patient."""
+    """For eight patients. A `_flat` array is a view of the same memory with one row per patient."""
 
     U_start: Array  # visits × R, one patient after the other
-    B: Array
-    rows: Array  # where each begins in these
+    B: Array  # X V, likewise
+    rows: Array  # first row of each patient in these
     norms: Array  # ‖X‖²
     G: Array  # UᵀU, R × R
-    flat_G: Array
+    G_flat: Array
     T: Array  # T = Hᵀ C^(-1/2) H, R × R
-    flat_T: Array
-    b: Array  # right-hand sides of the scores, a row for each patient
+    T_flat: Array
+    b: Array  # right-hand sides of the scores, one row per patient
     w: Array  # scores
-    lanes_G: Array
-    lanes_T: Array
-    lanes: Lanes
-    scores: LaneScores
+    G_lanes: Array
+    T_lanes: Array
+    inv_sqrt: BatchedInvSqrtScratch
+    nnls: BatchedNNLSScratch
 
 
 def new_batch_scratch(visits: int, R: int) -> BatchScratch:
-    side, rows = whole(R), LANES * whole(visits)
-    G, T = matrix(LANES * side, R), matrix(LANES * side, R)
+    side, rows = round_up(R), LANES * round_up(visits)
+    G, T = aligned_matrix(LANES * side, R), aligned_matrix(LANES * side, R)
     return BatchScratch(
-        matrix(rows, R),
-        matrix(rows, R),
-        np.zeros(LANES, np.int64),
-        np.zeros(LANES),
-        G,
-        G.reshape(LANES, -1),
-        T,
-        T.reshape(LANES, -1),
-        matrix(LANES, R),
-        matrix(LANES, R),
-        matrix(side * side, LANES),
-        matrix(side * side, LANES),
-        new_lanes(R),
-        new_lane_scores(R),
+        U_start=aligned_matrix(rows, R),
+        B=aligned_matrix(rows, R),
+        rows=np.zeros(LANES, np.int64),
+        norms=np.zeros(LANES),
+        G=G,
+        G_flat=G.reshape(LANES, -1),
+        T=T,
+        T_flat=T.reshape(LANES, -1),
+        b=aligned_matrix(LANES, R),
+        w=aligned_matrix(LANES, R),
+        G_lanes=aligned_matrix(side * side, LANES),
+        T_lanes=aligned_matrix(side * side, LANES),
+        inv_sqrt=new_batched_inv_sqrt_scratch(R),
+        nnls=new_batched_nnls_scratch(R),
     )
 
 
 class PatientScratch(NamedTuple):
-    """Room for one patient at the end of the step; padded to whole vectors."""
+    """For one patient at the end of the step; padded to whole vectors."""
 
     U: Array  # visits × R
     mu_QH: Array  # μ Q H
-    right: Array  # right-hand sides of the courses
-    Q: Array  # μ Q, where `explicit` says so
-    explicit: Array  # one flag: Q itself was needed
+    rhs: Array  # right-hand sides of U
+    mu_Q: Array  # μ Q, valid if `has_Q`
+    has_Q: Array  # one flag: Q was computed explicitly
     G: Array  # UᵀU, R × R
     gram: Array
-    square: Array  # what is taken the root of
-    across: Array  # U with a row for each phenotype, for short histories
+    square: Array  # the matrix whose inverse square root is taken
+    U_T: Array  # Uᵀ, for histories shorter than R
     w: Array  # R
     passive: Array
-    solve: Solve
-    sweep: Sweep
-    eigen: Eigen
+    nnls: NNLSScratch
+    cd: CDScratch
+    eigh: EighScratch
 
 
 class SingleScratch(NamedTuple):
-    """Room for one patient on the way there, where patients are taken one by one."""
+    """For the rest of the step, where patients are processed one by one."""
 
     U_start: Array  # visits × R
     B: Array  # X V
     work: Array  # R × R
-    turned: Array
-    target: Array  # T = Hᵀ C^(-1/2) H, so that Q H = U T
-    rooted: Array  # the inverse root in the basis in which its square is tridiagonal
+    H_rotated: Array  # H in the basis in which C is tridiagonal
+    T: Array  # T = Hᵀ C^(-1/2) H, so that Q H = U T
+    C_inv_sqrt: Array  # C^(-1/2) in the basis in which C is tridiagonal
     b: Array  # R
-    slopes: Array
-    root: Root
+    gradient: Array
+    inv_sqrt: InvSqrtScratch
 
 
 class ThreadScratch(NamedTuple):
-    """All the room one thread needs. In three parts, since records take long to compile, the larger the longer."""
+    """All the scratch of one thread, in three records: numba's compile time grows with the size of a record."""
 
     patient: PatientScratch
     single: SingleScratch
@@ -99,32 +102,31 @@ class ThreadScratch(NamedTuple):
 
 def new_thread_scratch(visits: int, R: int) -> ThreadScratch:
     patient = PatientScratch(
-        matrix(visits, R),
-        matrix(visits, R),
-        matrix(visits, R),
-        matrix(visits, R),
-        np.zeros(1, np.bool_),
-        matrix(R, R),
-        matrix(R, R),
-        matrix(R, R),
-        matrix(R, R),
-        column(R),
-        np.empty(R, np.bool_),
-        new_solve(R),
-        new_sweep(R),
-        new_eigen(R),
+        U=aligned_matrix(visits, R),
+        mu_QH=aligned_matrix(visits, R),
+        rhs=aligned_matrix(visits, R),
+        mu_Q=aligned_matrix(visits, R),
+        has_Q=np.zeros(1, np.bool_),
+        G=aligned_matrix(R, R),
+        gram=aligned_matrix(R, R),
+        square=aligned_matrix(R, R),
+        U_T=aligned_matrix(R, R),
+        w=aligned_vector(R),
+        passive=np.empty(R, np.bool_),
+        nnls=new_nnls_scratch(R),
+        cd=new_cd_scratch(R),
+        eigh=new_eigh_scratch(R),
     )
     single = SingleScratch(
-        matrix(visits, R),
-        matrix(visits, R),
-        matrix(R, R),
-        matrix(R, R),
-        matrix(R, R),
-        matrix(R, R),
-        column(R),
-        column(R),
-        new_root(R),
+        U_start=aligned_matrix(visits, R),
+        B=aligned_matrix(visits, R),
+        work=aligned_matrix(R, R),
+        H_rotated=aligned_matrix(R, R),
+        T=aligned_matrix(R, R),
+        C_inv_sqrt=aligned_matrix(R, R),
+        b=aligned_vector(R),
+        gradient=aligned_vector(R),
+        inv_sqrt=new_inv_sqrt_scratch(R),
     )
-    return ThreadScratch(
-        patient, single, new_batch_scratch(visits, R) if R <= FEW else new_batch_scratch(1, 1)
-    )
+    batch = new_batch_scratch(visits, R) if R <= BATCH_MAX_RANK else new_batch_scratch(1, 1)
+    return ThreadScratch(patient, single, batch)

@@ -1,8 +1,11 @@
-"""Eight doubles at a time in compiled loops: a vector type for numba, and the few operations the kernels need.
+"""Eight doubles at a time in compiled loops: a vector type for numba, and the operations the kernels need.
 
-Left to itself LLVM has to prove that arrays do not overlap and to deal with what is left over at the end of a row; for
-rows of 10 or 40 numbers that takes longer than the arithmetic. Arrays used with these operations are padded with zeros
-to whole vectors and hold float64; where a processor has narrower registers LLVM takes several for one vector.
+Left to itself LLVM has to prove that arrays do not overlap and to handle the remainder of every row; for rows of 10 or
+40 numbers that takes longer than the arithmetic. Arrays used with these operations hold float64 and are zero-padded to
+a multiple of eight columns; where a processor has narrower registers, LLVM uses several for one vector.
+
+This is the only module that uses private parts of numba (`numba.core` and the option `_nrt`);
+`tests/core/test_numba_private.py` names the one that is missing from an incompatible version.
 """
 
 import operator
@@ -19,43 +22,49 @@ from numba.extending import intrinsic, models, register_model
 
 from phenotaste.core.records import Array
 
+# Compiled loops may fuse and reorder sums. NaN and infinity keep their meaning.
+FASTMATH = {"contract", "reassoc"}
+# Kernels allocate nothing: without numba's atomic reference counts of every array in every record, the patient step
+# takes a fifth less time.
+NJIT: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+NJIT_ALLOC: dict[str, Any] = {**NJIT, "_nrt": True}  # for functions that kernels call and that allocate
+
 LANES = 8
 DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
-WORDS = ir.VectorType(ir.IntType(64), LANES)
-BITS = ir.VectorType(ir.IntType(1), LANES)
-FIRST = ir.Constant(ir.IntType(32), 0)
-EVERYWHERE = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+INT64S = ir.VectorType(ir.IntType(64), LANES)
+LANE_0 = ir.Constant(ir.IntType(32), 0)
+ALL_LANE_0 = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
 ZEROS = ir.Constant(DOUBLES, [0.0] * LANES)
-COUNT = ir.Constant(WORDS, list(range(LANES)))
+LANE_INDEX = ir.Constant(INT64S, list(range(LANES)))
 
 
-operation: Any = intrinsic  # what it makes is called with one argument fewer than it is written with
+operation: Any = intrinsic  # the typing context is passed by numba, not by callers
 
 
-class Vector(types.Type):
+class Vec8(types.Type):
     """Eight doubles, held in a register."""
 
     def __init__(self) -> None:
-        super().__init__(name="eight doubles")
+        super().__init__(name="vec8")
 
 
-VECTOR = Vector()
+VEC8 = Vec8()
 
 
-@register_model(Vector)
-class VectorModel(models.PrimitiveModel):
+@register_model(Vec8)
+class Vec8Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, DOUBLES)
 
 
-def spread(builder: Any, kind: Any, value: Any) -> Any:
+def broadcast(builder: Any, kind: Any, value: Any) -> Any:
     """One value in every lane."""
-    nothing = ir.Constant(kind, ir.Undefined)
-    return builder.shuffle_vector(builder.insert_element(nothing, value, FIRST), nothing, EVERYWHERE)
+    undefined = ir.Constant(kind, ir.Undefined)
+    return builder.shuffle_vector(builder.insert_element(undefined, value, LANE_0), undefined, ALL_LANE_0)
 
 
-def place(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
-    """Where the element with this index, a number or a tuple, lies in a C-contiguous array."""
+def element_pointer(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    """Pointer to the element of a C-contiguous array at an index, an integer or a tuple."""
     array = context.make_array(kinds[0])(context, builder, values[0])
     several = isinstance(kinds[1], types.BaseTuple)
     parts = list(kinds[1]) if several else [kinds[1]]
@@ -70,13 +79,13 @@ def place(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 @operation
 def load(typing: Any, array: Any, index: Any) -> Any:
-    """The eight numbers that begin at array[index]."""
+    """Eight numbers from array[index] on."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer = place(context, builder, signature.args, values)
+        pointer = element_pointer(context, builder, signature.args, values)
         return builder.load(builder.bitcast(pointer, DOUBLES.as_pointer()), align=8)
 
-    return VECTOR(array, index), code
+    return VEC8(array, index), code
 
 
 @operation
@@ -84,7 +93,7 @@ def store(typing: Any, array: Any, index: Any, vector: Any) -> Any:
     """Write eight numbers from array[index] on."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer = place(context, builder, signature.args, values)
+        pointer = element_pointer(context, builder, signature.args, values)
         builder.store(values[2], builder.bitcast(pointer, DOUBLES.as_pointer()), align=8)
         return context.get_dummy_value()
 
@@ -92,54 +101,56 @@ def store(typing: Any, array: Any, index: Any, vector: Any) -> Any:
 
 
 @operation
-def load_some(typing: Any, array: Any, index: Any, count: Any) -> Any:
-    """The first `count` numbers from array[index] on and zeros after them, from float32 too."""
+def masked_load(typing: Any, array: Any, index: Any, count: Any) -> Any:
+    """The first `count` numbers from array[index] on, then zeros; also from float32."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         kind = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
-        pointer = builder.bitcast(place(context, builder, signature.args, values), kind.as_pointer())
+        pointer = builder.bitcast(
+            element_pointer(context, builder, signature.args, values), kind.as_pointer()
+        )
         mask = below(context, builder, signature.args[2], values[2])
         size, zeros = context.get_abi_sizeof(kind.element), ir.Constant(kind, [0.0] * LANES)
-        given = [pointer, ir.Constant(ir.IntType(32), size), mask, zeros]
-        shape = ir.FunctionType(kind, [value.type for value in given])
+        arguments = [pointer, ir.Constant(ir.IntType(32), size), mask, zeros]
+        shape = ir.FunctionType(kind, [value.type for value in arguments])
         name = f"llvm.masked.load.v8f{8 * size}.p0"
-        found = builder.call(cgutils.get_or_insert_function(builder.module, shape, name), given)
-        return found if kind == DOUBLES else builder.fpext(found, DOUBLES)
+        loaded = builder.call(cgutils.get_or_insert_function(builder.module, shape, name), arguments)
+        return loaded if kind == DOUBLES else builder.fpext(loaded, DOUBLES)
 
-    return VECTOR(array, index, count), code
+    return VEC8(array, index, count), code
 
 
 def below(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Which lanes come before this one."""
-    wide = spread(builder, WORDS, context.cast(builder, value, kind, types.intp))
-    return builder.icmp_signed("<", COUNT, wide)
+    """Mask of the lanes before this one."""
+    wide = broadcast(builder, INT64S, context.cast(builder, value, kind, types.intp))
+    return builder.icmp_signed("<", LANE_INDEX, wide)
 
 
 @operation
-def spread_from(typing: Any, array: Any, offset: Any) -> Any:
-    """One number of a C-contiguous array in every lane; the offset counts from its very first, row after row."""
+def broadcast_element(typing: Any, array: Any, offset: Any) -> Any:
+    """Element `offset` of a flattened C-contiguous array in every lane."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, values[0])
         word = context.cast(builder, values[1], signature.args[1], types.intp)
-        return spread(builder, DOUBLES, builder.load(builder.gep(array.data, [word])))
+        return broadcast(builder, DOUBLES, builder.load(builder.gep(array.data, [word])))
 
-    return VECTOR(array, offset), code
+    return VEC8(array, offset), code
 
 
 @operation
 def transpose(typing: Any, source: Any, at: Any, target: Any, to: Any) -> Any:
-    """The 8 × 8 block at source[at], turned over, into target[to]; both indices are pairs."""
+    """Transpose the 8 × 8 block at source[at] into target[to]; both indices are pairs."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         kinds, step = signature.args, ir.IntType(64)
-        first = place(context, builder, kinds[:2], values[:2])
+        first = element_pointer(context, builder, kinds[:2], values[:2])
         width = builder.extract_value(context.make_array(kinds[0])(context, builder, values[0]).shape, 1)
         rows = []
         for i in range(LANES):
             pointer = builder.gep(first, [builder.mul(width, ir.Constant(step, i))])
             rows.append(builder.load(builder.bitcast(pointer, DOUBLES.as_pointer()), align=8))
-        for half in (4, 2, 1):  # swap the upper right and lower left quarter of ever smaller blocks
+        for half in (4, 2, 1):  # swap the upper right and lower left quarter of ever minimum blocks
             low = [i + (0 if i & half == 0 else LANES - half) for i in range(LANES)]
             high = [i + (half if i & half == 0 else LANES) for i in range(LANES)]
             kind = ir.VectorType(ir.IntType(32), LANES)
@@ -148,7 +159,7 @@ def transpose(typing: Any, source: Any, at: Any, target: Any, to: Any) -> Any:
                     a, b = rows[i], rows[i + half]
                     rows[i] = builder.shuffle_vector(a, b, ir.Constant(kind, low))
                     rows[i + half] = builder.shuffle_vector(a, b, ir.Constant(kind, high))
-        first = place(context, builder, kinds[2:], values[2:])
+        first = element_pointer(context, builder, kinds[2:], values[2:])
         width = builder.extract_value(context.make_array(kinds[2])(context, builder, values[2]).shape, 1)
         for i in range(LANES):
             pointer = builder.gep(first, [builder.mul(width, ir.Constant(step, i))])
@@ -163,9 +174,9 @@ def splat(typing: Any, number: Any) -> Any:
     """One number in every lane."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return spread(builder, DOUBLES, context.cast(builder, values[0], signature.args[0], types.float64))
+        return broadcast(builder, DOUBLES, context.cast(builder, values[0], signature.args[0], types.float64))
 
-    return VECTOR(number), code
+    return VEC8(number), code
 
 
 @operation
@@ -177,7 +188,7 @@ def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
         function = cgutils.get_or_insert_function(builder.module, shape, "llvm.fmuladd.v8f64")
         return builder.call(function, values)
 
-    return VECTOR(a, b, c), code
+    return VEC8(a, b, c), code
 
 
 @operation
@@ -189,123 +200,123 @@ def fnma(typing: Any, a: Any, b: Any, c: Any) -> Any:
         function = cgutils.get_or_insert_function(builder.module, shape, "llvm.fmuladd.v8f64")
         return builder.call(function, [builder.fneg(values[0]), values[1], values[2]])
 
-    return VECTOR(a, b, c), code
+    return VEC8(a, b, c), code
 
 
 @operation
-def total(typing: Any, vector: Any) -> Any:
-    """The sum of the lanes, always added in the same order."""
+def lane_sum(typing: Any, vector: Any) -> Any:
+    """The sum of the lanes, in a fixed order."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         left = values[0]
         for half in (4, 2, 1):
             kind = ir.VectorType(ir.IntType(32), half)
-            nothing = ir.Constant(left.type, ir.Undefined)
-            low = builder.shuffle_vector(left, nothing, ir.Constant(kind, list(range(half))))
-            high = builder.shuffle_vector(left, nothing, ir.Constant(kind, list(range(half, 2 * half))))
+            undefined = ir.Constant(left.type, ir.Undefined)
+            low = builder.shuffle_vector(left, undefined, ir.Constant(kind, list(range(half))))
+            high = builder.shuffle_vector(left, undefined, ir.Constant(kind, list(range(half, 2 * half))))
             left = builder.fadd(low, high)
-        return builder.extract_element(left, FIRST)
+        return builder.extract_element(left, LANE_0)
 
     return types.float64(vector), code
 
 
 @operation
-def positive(typing: Any, vector: Any) -> Any:
-    """max(0, x) in every lane; what is no number stays none."""
+def positive_part(typing: Any, vector: Any) -> Any:
+    """max(0, x) in every lane; NaN propagates."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", values[0], ZEROS), ZEROS, values[0])
 
-    return VECTOR(vector), code
+    return VEC8(vector), code
 
 
 @operation
-def smaller(typing: Any, a: Any, b: Any) -> Any:
-    """The smaller of two in every lane; what is no number in b stays none."""
+def minimum(typing: Any, a: Any, b: Any) -> Any:
+    """min(a, b) in every lane; NaN in b propagates."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", values[0], values[1]), *values)
 
-    return VECTOR(a, b), code
+    return VEC8(a, b), code
 
 
 @operation
-def where_above(typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
-    """`yes` in every lane where a > b, `no` in all others, also where one of them is no number."""
+def where_greater(typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
+    """`yes` in every lane where a > b, `no` elsewhere, including where a or b is NaN."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.select(builder.fcmp_ordered(">", values[0], values[1]), values[2], values[3])
 
-    return VECTOR(a, b, yes, no), code
+    return VEC8(a, b, yes, no), code
 
 
 @operation
-def square_root(typing: Any, vector: Any) -> Any:
+def sqrt(typing: Any, vector: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         shape = ir.FunctionType(DOUBLES, [DOUBLES])
         function = cgutils.get_or_insert_function(builder.module, shape, "llvm.sqrt.v8f64")
         return builder.call(function, values)
 
-    return VECTOR(vector), code
+    return VEC8(vector), code
 
 
 @operation
-def after(typing: Any, vector: Any, lane: Any) -> Any:
+def keep_after(typing: Any, vector: Any, lane: Any) -> Any:
     """The lanes after this one, and zeros up to it."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        wide = spread(builder, WORDS, context.cast(builder, values[1], signature.args[1], types.intp))
-        return builder.select(builder.icmp_signed(">", COUNT, wide), values[0], ZEROS)
+        wide = broadcast(builder, INT64S, context.cast(builder, values[1], signature.args[1], types.intp))
+        return builder.select(builder.icmp_signed(">", LANE_INDEX, wide), values[0], ZEROS)
 
-    return VECTOR(vector, lane), code
+    return VEC8(vector, lane), code
 
 
 @operation
-def replaced(typing: Any, vector: Any, lane: Any, number: Any) -> Any:
-    """The vector with another number in one lane; unchanged where there is no such lane."""
+def set_lane(typing: Any, vector: Any, lane: Any, number: Any) -> Any:
+    """The vector with another number in one lane; unchanged if the lane does not exist."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        wide = spread(builder, WORDS, context.cast(builder, values[1], signature.args[1], types.intp))
-        number = spread(builder, DOUBLES, values[2])
-        return builder.select(builder.icmp_signed("==", COUNT, wide), number, values[0])
+        wide = broadcast(builder, INT64S, context.cast(builder, values[1], signature.args[1], types.intp))
+        number = broadcast(builder, DOUBLES, values[2])
+        return builder.select(builder.icmp_signed("==", LANE_INDEX, wide), number, values[0])
 
-    return VECTOR(vector, lane, number), code
+    return VEC8(vector, lane, number), code
 
 
-def define(symbol: Callable[..., Any], instruction: str) -> None:
-    """An operator between vectors is one instruction."""
+def register_operator(symbol: Callable[..., Any], instruction: str) -> None:
+    """Compile an operator between vectors to one instruction."""
 
     @infer_global(symbol)
-    class Template(AbstractTemplate):  # numba looks for it in its registry
+    class Template(AbstractTemplate):  # registered with numba by the decorator
         def generic(self, given: Any, _: Any) -> Any:
-            vectors = len(given) == 2 and all(isinstance(kind, Vector) for kind in given)
-            return signature(VECTOR, *given) if vectors else None
+            vectors = len(given) == 2 and all(isinstance(kind, Vec8) for kind in given)
+            return signature(VEC8, *given) if vectors else None
 
-    @lower_builtin(symbol, VECTOR, VECTOR)
+    @lower_builtin(symbol, VEC8, VEC8)
     def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return getattr(builder, instruction)(*values)
 
 
-define(operator.add, "fadd")
-define(operator.sub, "fsub")
-define(operator.mul, "fmul")
-define(operator.truediv, "fdiv")
+register_operator(operator.add, "fadd")
+register_operator(operator.sub, "fsub")
+register_operator(operator.mul, "fmul")
+register_operator(operator.truediv, "fdiv")
 
 
 @njit(inline="always")
-def whole(n: int) -> int:
-    """n rounded up to whole vectors."""
+def round_up(n: int) -> int:
+    """n rounded up to a multiple of the vector length."""
     return (n + LANES - 1) // LANES * LANES
 
 
-def matrix(rows: int, columns: int) -> Array:
-    """Zeros, padded to whole vectors, on a boundary of cache lines: a vector across two of them takes twice as long."""
+def aligned_matrix(rows: int, columns: int) -> Array:
+    """Zeros, both sides padded to a multiple of 8, aligned to cache lines: a load across two takes twice as long."""
     rows, columns = -(-rows // LANES) * LANES, -(-columns // LANES) * LANES
-    room = np.zeros(rows * columns + LANES)
-    skip = -room.ctypes.data % (8 * LANES) // 8
-    return room[skip : skip + rows * columns].reshape(rows, columns)
+    buffer = np.zeros(rows * columns + LANES)
+    skip = -buffer.ctypes.data % (8 * LANES) // 8
+    return buffer[skip : skip + rows * columns].reshape(rows, columns)
 
 
-def column(n: int) -> Array:
+def aligned_vector(n: int) -> Array:
     """The same in one dimension."""
-    return matrix(LANES, n)[0]
+    return aligned_matrix(LANES, n)[0]

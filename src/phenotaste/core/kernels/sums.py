@@ -1,4 +1,4 @@
-"""The sums in the making: what each block of patients adds up, padded to whole vectors, and the sums of all blocks."""
+"""Accumulation of the sums: zero-padded partial sums of each block of patients, and their total."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
@@ -8,28 +8,28 @@ from numba import njit
 
 from phenotaste.core.kernels.matmul import add_transposed, multiply_transposed
 from phenotaste.core.kernels.scratch import PatientScratch
-from phenotaste.core.kernels.simd import LANES, fma, load, matrix, splat, store
-from phenotaste.core.records import VECTOR, Array, Shard, Sums
+from phenotaste.core.kernels.simd import FASTMATH, LANES, aligned_matrix, fma, load, splat, store
+from phenotaste.core.records import Array, Shard, Sums
 
 T = TypeVar("T")
 
 
 class BlockSums(NamedTuple):
-    """`Sums` of some patients, with part of QU still to be lifted."""
+    """`Sums` of a block of patients; part of QU has yet to be multiplied by H^(-T)."""
 
     UU: Array
     XU: Array
     WW: Array
     AW: Array
-    QU: Array  # Σ μ QᵀU of patients whose Q is explicit
+    QU: Array  # Σ μ QᵀU of patients with explicit Q
     QHU: Array  # Σ μ (QH)ᵀU of all others
     scalars: Array
 
 
 def tree_reduce(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
-    """0+1, 2+3, …, then pairs of those: the one order in which blocks are added, so all engines have the same bits.
+    """Add 0+1, 2+3, …, then pairs of those: blocks are always added in this order, so all engines agree to the bit.
 
-    A tree, so that machines can share the work; a part without a partner goes up as it is.
+    The tree can be evaluated in parallel; a part without a partner moves up unchanged.
     """
     while len(parts) > 1:
         pairs = [add(parts[n], parts[n + 1]) for n in range(0, len(parts) - 1, 2)]
@@ -38,14 +38,14 @@ def tree_reduce(parts: Sequence[T], add: Callable[[T, T], T]) -> T:
 
 
 class SumsAccumulator:
-    """The block sums of all blocks in one array, used again in every step: each block's is one slice of `room`."""
+    """The sums of all blocks in one array, reused in every step; each block owns one slice of `buffer`."""
 
     def __init__(self, blocks: int, n_features: int, n_static: int, R: int) -> None:
-        square = len(matrix(R, 1))
+        square = len(aligned_matrix(R, 1))
         heights = (square, n_features, square, n_static, square, square, 1)
         rows = sum(heights)
         self.rank = R
-        self.buffer = matrix(blocks * rows, R)[: blocks * rows].reshape(blocks, rows, -1)
+        self.buffer = aligned_matrix(blocks * rows, R)[: blocks * rows].reshape(blocks, rows, -1)
         self.edges = np.cumsum(heights)[:-1].tolist()
         self.blocks = [self._parts(room) for room in self.buffer]
 
@@ -54,11 +54,11 @@ class SumsAccumulator:
         return self.blocks[block]
 
     def sums(self, H_inv_T: Array) -> Sums:
-        """The sums over all blocks; their block sums are used up."""
-        return self.as_sums(tree_reduce(list(self.buffer), add_to), H_inv_T)
+        """The sums over all blocks; `buffer` is overwritten."""
+        return self.as_sums(tree_reduce(list(self.buffer), add_in_place), H_inv_T)
 
     def as_sums(self, total: Array, H_inv_T: Array) -> Sums:
-        """Sums from the blocks' rooms added up."""
+        """Sums from the total of the blocks' buffers."""
         R = self.rank
         sums = self._parts(total)
         XU, AW = (np.ascontiguousarray(part[:, :R]) for part in (sums.XU, sums.AW))
@@ -72,12 +72,12 @@ class SumsAccumulator:
         return BlockSums(UU, XU, WW, AW, QU, QHU, scalars[0])
 
 
-def add_to(mine: Array, theirs: Array) -> Array:
-    mine += theirs
-    return mine
+def add_in_place(total: Array, part: Array) -> Array:
+    total += part
+    return total
 
 
-@njit(cache=True, nogil=True, fastmath=VECTOR)
+@njit(cache=True, nogil=True, fastmath=FASTMATH)
 def square_sum(data: Array, first: int, last: int) -> float:
     total = 0.0
     for n in range(first, last):
@@ -87,15 +87,17 @@ def square_sum(data: Array, first: int, last: int) -> float:
 
 
 @njit(inline="always")
-def add(shard: Shard, k: int, mu: float, norm: float, scratch: PatientScratch, sums: BlockSums) -> None:
-    """Add a patient to the sums, from what the patient step left on the scratch."""
+def add_patient(
+    shard: Shard, k: int, mu: float, norm: float, scratch: PatientScratch, sums: BlockSums
+) -> None:
+    """Add a patient to the sums, from the `scratch` that the patient step leaves."""
     first = shard.offsets[k]
     visits = shard.offsets[k + 1] - first
     R, w, U, G = scratch.passive.size, scratch.w, scratch.U, scratch.G
     multiply_transposed(U, U, R, visits, G)
     if mu > 0.0 and norm > 0.0:
-        if scratch.explicit[0]:
-            add_transposed(scratch.Q, U, R, visits, sums.QU)
+        if scratch.has_Q[0]:
+            add_transposed(scratch.mu_Q, U, R, visits, sums.QU)
         else:
             add_transposed(scratch.mu_QH, U, R, visits, sums.QHU)
     size = 0.0
@@ -120,7 +122,7 @@ def add(shard: Shard, k: int, mu: float, norm: float, scratch: PatientScratch, s
 
 @njit(inline="always")
 def add_visits(shard: Shard, first: int, visits: int, U: Array, w: Array, XU: Array) -> None:
-    """XU += Xᵀ U diag(w), from the non-zeros single."""
+    """XU += Xᵀ U diag(w), from the non-zeros alone."""
     for i in range(visits):
         start, end = shard.indptr[first + i], shard.indptr[first + i + 1]
         for j in range(0, U.shape[1] - LANES, 2 * LANES):

@@ -2,12 +2,12 @@
 
     ½ Σ (‖X_k‖² − 2⟨Q_k, X_k V diag(w_k) Hᵀ⟩ + ‖H diag(w_k) Vᵀ‖²)  with ‖Q_k‖₂ ≤ 1,  + λ/2 ‖A − W Fᵀ‖²
 
-For orthonormal Q_k that is ½‖X_k − Q_k H diag(w_k) Vᵀ‖². Written like this it also holds for patients with fewer
-visits, or fewer different ones, than phenotypes, who cannot have an orthonormal Q_k: they count as if empty visits
-followed. Each block has its exact minimum, so alternating never raises it. `parafac2_reference` is the same in numpy.
+For orthonormal Q_k that is ½‖X_k − Q_k H diag(w_k) Vᵀ‖². This form is also valid for patients with fewer visits, or
+fewer distinct ones, than phenotypes, who cannot have an orthonormal Q_k: they are treated as if followed by empty
+visits. Each block has its exact minimum, so alternating never raises it. `parafac2.reference` is the same in numpy.
 
-Only non-zeros of X are touched. Where the courses are to be smooth, Q_k = P_k Z_k with P_k an orthonormal basis of
-the smooth functions at the patient's visits, and everything else stays as it is with P_kᵀX_kV in place of X_kV.
+Only non-zeros of X are read. Smooth courses have Q_k = P_k Z_k, with P_k an orthonormal basis of the smooth functions
+at the patient's visits; everything else is unchanged with P_kᵀX_kV in place of X_kV.
 """
 
 from typing import NamedTuple
@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from phenotaste.core.kernels.nnls import Solve, new_solve, pivot
-from phenotaste.core.kernels.polar import Eigen, inverse_root, new_eigen, short_polar
+from phenotaste.core.kernels.nnls import NNLSScratch, bpp, new_nnls_scratch
+from phenotaste.core.kernels.polar import EighScratch, inverse_sqrt_eigh, new_eigh_scratch, polar_wide
 from phenotaste.core.records import Array, Shard
 
-SHARPENINGS = 4  # enough for eigenvalues of 0.9 and 0.1: the error is squared each time
-WHOLE = 1e-6  # a Q_k whose squares add up to R less this has all its directions
+PURIFICATIONS = 4  # enough for eigenvalues of 0.9 and 0.1: each one squares the error
+COMPLETE_TOL = 1e-6  # a Q_k with ‖Q_k‖² above R minus this has full column rank
 NONNEGATIVE, UNCONSTRAINED, ADMM = 0, 1, 2  # methods for the scores: NNLS, least squares, ADMM
 
 
@@ -41,7 +41,7 @@ class Parafac2Patients(NamedTuple):
     """The patients' data and their state, which a step updates in place."""
 
     shard: Shard
-    bases: Array  # visits × smooth functions; no columns where courses need not be smooth
+    bases: Array  # visits × smooth functions; no columns without a smoothness constraint
     W: Array  # patients × R
     duals: Array  # patients × R: scaled duals of W, for ADMM
     Q: Array  # visits × R
@@ -55,7 +55,7 @@ class ScoreSolver(NamedTuple):
 
 
 class Parafac2Sums(NamedTuple):
-    """All that the updates of H, V and F need to know of the patients."""
+    """The sums over patients from which H, V and F are updated."""
 
     QX: Array  # Σ Qᵀ X V diag(w), R × R
     XU: Array  # Σ Xᵀ Q H diag(w), J × R
@@ -65,23 +65,23 @@ class Parafac2Sums(NamedTuple):
 
 
 class Parafac2Scratch(NamedTuple):
-    """Scratch space for one patient, allocated once for many."""
+    """Scratch for one patient, reused for many."""
 
     B: Array  # X V, visits × R
     smooth: Array  # PᵀX V
-    scaled: Array  # B diag(w), to unit size
+    scaled: Array  # B diag(w), scaled to unit size
     Z: Array  # Q in the basis P
     square: Array  # R × R
     polar: Array
-    turn: Array
-    QB: Array
-    L: Array
+    work: Array
+    QB: Array  # QᵀX V
+    L: Array  # Q = B L
     b: Array  # R
     t: Array
     s: Array
     passive: Array
-    solve: Solve
-    eigen: Eigen
+    nnls: NNLSScratch
+    eigh: EighScratch
 
 
 def model_products(H: Array, V: Array, F: Array, lam: float, rho: float = 0.0) -> ModelProducts:
@@ -105,12 +105,12 @@ def zero_sums(n_features: int, n_static: int, rank: int) -> Parafac2Sums:
 
 def new_scratch(shard: Shard, first: int, last: int, R: int, smooth: int) -> Parafac2Scratch:
     visits = int(np.diff(shard.offsets[first : last + 1]).max(initial=1))
-    most = max(visits, smooth)
+    rows = max(visits, smooth)
     return Parafac2Scratch(
         np.empty((visits, R)),
         np.empty((smooth, R)),
-        np.empty((most, R)),
-        np.empty((most, R)),
+        np.empty((rows, R)),
+        np.empty((rows, R)),
         np.empty((R, R)),
         np.empty((R, R)),
         np.empty((R, R)),
@@ -120,8 +120,8 @@ def new_scratch(shard: Shard, first: int, last: int, R: int, smooth: int) -> Par
         np.empty(R),
         np.empty(R),
         np.empty(R, np.bool_),
-        new_solve(R),
-        new_eigen(R),
+        new_nnls_scratch(R),
+        new_eigh_scratch(R),
     )
 
 
@@ -147,8 +147,8 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
 def solve_Q(B: Array, norm: float, w: Array, H: Array, Q: Array, scratch: Parafac2Scratch) -> None:
     """Q, the polar factor of M = B diag(w) Hᵀ, and QᵀB into `scratch.QB`.
 
-    M is scaled to about unit size first: its polar factor does not change, and what counts as nothing then does not
-    depend on the units of X. For more rows than phenotypes everything but Q itself comes from BᵀB.
+    M is scaled to about unit size first: its polar factor does not change, and SIGMA_FLOOR then does not depend on
+    the units of X. With at least as many rows as phenotypes everything except Q comes from BᵀB.
     """
     rows, R = B.shape
     size = 0.0
@@ -162,24 +162,24 @@ def solve_Q(B: Array, norm: float, w: Array, H: Array, Q: Array, scratch: Parafa
         for i in range(rows):
             for r in range(R):
                 scaled[i, r] = B[i, r] * scratch.s[r]
-        short_polar(scaled, H, scratch.eigen, Q)
+        polar_wide(scaled, H, scratch.eigh, Q)
         np.dot(Q.T, B, scratch.QB)
         return
     np.dot(B.T, B, scratch.square)
     for r in range(R):
         for q in range(R):
-            scratch.turn[r, q] = scratch.s[r] * H[q, r]  # diag(s) Hᵀ
-    np.dot(scratch.square, scratch.turn, scratch.polar)
-    np.dot(scratch.turn.T, scratch.polar, scratch.QB)  # C = MᵀM
-    inverse_root(scratch.QB, scratch.eigen, scratch.polar)
-    np.dot(scratch.turn, scratch.polar, scratch.L)  # Q = B L
+            scratch.work[r, q] = scratch.s[r] * H[q, r]  # diag(s) Hᵀ
+    np.dot(scratch.square, scratch.work, scratch.polar)
+    np.dot(scratch.work.T, scratch.polar, scratch.QB)  # C = MᵀM
+    inverse_sqrt_eigh(scratch.QB, scratch.eigh, scratch.polar)
+    np.dot(scratch.work, scratch.polar, scratch.L)  # Q = B L
     np.dot(B, scratch.L, Q)
     np.dot(scratch.L.T, scratch.square, scratch.QB)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def right_hand_side(a: Array, model: ModelProducts, seen: bool, scratch: Parafac2Scratch) -> None:
-    """diag(Hᵀ Qᵀ X V) + λFᵀa into `scratch.b`; a patient without history has the second part only."""
+    """diag(Hᵀ Qᵀ X V) + λFᵀa into `scratch.b`; a patient without history has only the second term."""
     R = scratch.b.size
     for r in range(R):
         scratch.b[r] = 0.0
@@ -203,7 +203,7 @@ def solve_scores(
         for r in range(R):
             scratch.passive[r] = w[r] > 0.0
         gram = model.gram if seen else model.static_gram
-        pivot(gram, scratch.b, w, scratch.passive, scratch.solve)
+        bpp(gram, scratch.b, w, scratch.passive, scratch.nnls)
     elif solver.method == UNCONSTRAINED:
         np.dot(model.inverse, scratch.b, w)
     else:
@@ -295,7 +295,7 @@ def add_XU(
 def patient_loss(
     norm: float, a: Array, model: ModelProducts, seen: bool, w: Array, scratch: Parafac2Scratch
 ) -> float:
-    """What one patient adds to the objective, from the right-hand side that is in `scratch`."""
+    """One patient's term of the objective, from the right-hand side in `scratch`."""
     gram = model.gram if seen else model.static_gram
     total = norm
     for p in range(a.size):
@@ -335,7 +335,7 @@ def project(
 
 @njit(cache=True, nogil=True)
 def cosines(E: Array) -> None:
-    """Orthonormal cosines down the rows, one frequency a column: directions that favour no visit."""
+    """Orthonormal cosines, one frequency per column: directions that favour no visit."""
     visits, R = E.shape
     for r in range(R):
         size = np.sqrt((1.0 if r == 0 else 2.0) / visits)
@@ -347,14 +347,14 @@ def cosines(E: Array) -> None:
 def orthogonalise(M: Array, scratch: Parafac2Scratch, out: Array) -> None:
     """The polar factor of M."""
     np.dot(M.T, M, scratch.square)
-    inverse_root(scratch.square, scratch.eigen, scratch.polar)
+    inverse_sqrt_eigh(scratch.square, scratch.eigh, scratch.polar)
     np.dot(M, scratch.polar, out)
 
 
 @njit(cache=True, nogil=True)
-def sharpen(G: Array, scratch: Parafac2Scratch) -> None:
-    """Eigenvalues above ½ to 1 and those below to 0, by G ← 3G² − 2G³: QᵀQ, with its rounding, as a projection."""
-    for _ in range(SHARPENINGS):
+def purify(G: Array, scratch: Parafac2Scratch) -> None:
+    """Round the eigenvalues of G = QᵀQ to 0 or 1 by G ← 3G² − 2G³ (McWeeny), which makes it a projection."""
+    for _ in range(PURIFICATIONS):
         np.dot(G, G, scratch.square)
         np.dot(scratch.square, G, scratch.polar)
         for r in range(len(G)):
@@ -364,10 +364,10 @@ def sharpen(G: Array, scratch: Parafac2Scratch) -> None:
 
 @njit(cache=True, nogil=True)
 def complete_Q(shard: Shard, first: int, last: int, bases: Array, Q: Array, scratch: Parafac2Scratch) -> None:
-    """Fill in the directions that Q_k lacks, for patients with at least R visits: nothing that is fitted changes.
+    """Complete Q_k to full column rank for patients with at least R visits; the fit does not change.
 
-    What is added is the polar factor of (I − QQᵀ) PPᵀ E (I − QᵀQ) with fixed cosines E (P = I where courses need not
-    be smooth): orthonormal to what is there, and the same whatever basis the null space comes in.
+    Added is the polar factor of (I − QQᵀ) PPᵀ E (I − QᵀQ) with fixed cosines E (P = I without a smoothness
+    constraint): orthonormal to Q, and independent of the basis of its null space.
     """
     R = Q.shape[1]
     for k in range(first, last):
@@ -376,7 +376,7 @@ def complete_Q(shard: Shard, first: int, last: int, bases: Array, Q: Array, scra
         if visits < R or shard.indptr[shard.offsets[k]] == shard.indptr[shard.offsets[k + 1]]:
             continue
         np.dot(Q_k.T, Q_k, scratch.QB)
-        if np.trace(scratch.QB) > R - WHOLE:
+        if np.trace(scratch.QB) > R - COMPLETE_TOL:
             continue
         E, N = scratch.B[:visits], scratch.Z[:visits]
         cosines(E)
@@ -384,12 +384,12 @@ def complete_Q(shard: Shard, first: int, last: int, bases: Array, Q: Array, scra
             P = bases[shard.offsets[k] : shard.offsets[k + 1]]
             np.dot(P.T, E, scratch.smooth)
             np.dot(P, scratch.smooth, E)
-        np.dot(Q_k.T, E, scratch.turn)
-        np.dot(Q_k, scratch.turn, N)
+        np.dot(Q_k.T, E, scratch.work)
+        np.dot(Q_k, scratch.work, N)
         for i in range(visits):
             for r in range(R):
                 E[i, r] -= N[i, r]
-        sharpen(scratch.QB, scratch)
+        purify(scratch.QB, scratch)
         np.dot(E, scratch.QB, N)
         for i in range(visits):
             for r in range(R):

@@ -11,10 +11,10 @@ from phenotaste.core.parafac2.kernels import ModelProducts, Parafac2Sums, model_
 from phenotaste.core.projection import BETA_GROWTH, BETA_INIT, BETA_MAX
 from phenotaste.core.records import Array, Model
 
-# Extrapolated from the very first iteration on, 3 of 8 random starts ended at a higher minimum than plain steps did;
-# after ten plain ones none did, and a quarter of the iterations remained.
-PLAIN_FIRST = 10
-SINGULAR = 1e-12  # eigenvalues of a Gram matrix below this share of the largest carry nothing
+# Extrapolating from the first iteration on, 3 of 8 random starts ended at a higher minimum than plain steps did; after
+# ten plain steps none did, and a quarter of the iterations remained.
+PLAIN_ITERATIONS = 10
+GRAM_RTOL = 1e-12  # eigenvalues of a Gram matrix below this share of the largest count as zero
 
 
 class Engine(Protocol):
@@ -29,10 +29,10 @@ class Engine(Protocol):
 
 
 class Updates(Protocol):
-    """How H, V and F follow from their Gram matrices and right-hand sides."""
+    """How H, V and F are computed from their Gram matrices and right-hand sides."""
 
-    scores_carry_size: bool  # V has unit columns and W the size; otherwise W has, and V carries it
-    exact: bool  # every update is a minimum given the rest, so that steps may be extrapolated and undone
+    scores_carry_size: bool  # V has unit columns and W the scale; otherwise the reverse
+    exact: bool  # every update is a minimum given the rest, so that steps may be extrapolated and rejected
     signed: bool  # V and W may be negative
 
     def H(self, gram: Array, right: Array, H: Array) -> Array: ...
@@ -42,12 +42,12 @@ class Updates(Protocol):
     def F(self, gram: Array, right: Array, F: Array) -> Array: ...
 
     def rho(self, model: Model, lam: float) -> float:
-        """The step size of the scores' ADMM, 0 where they are solved otherwise."""
+        """The step size of ADMM for the scores, 0 with other solvers."""
 
     def penalty(self, V: Array) -> float: ...
 
     def rescale(self, H: Array, V: Array, F: Array) -> None:
-        """Columns were multiplied by these: whatever is remembered of them must follow."""
+        """Rescale stored state after the columns of H, V and F were multiplied by these."""
 
 
 class AlternatingLeastSquares:
@@ -75,23 +75,23 @@ class AlternatingLeastSquares:
         return 0.0
 
     def rescale(self, H: Array, V: Array, F: Array) -> None:
-        """Nothing is remembered."""
+        """No state is stored."""
 
 
 def least_squares(gram: Array, right: Array, warm: Array) -> Array:
-    """Rows that minimise ½ x G xᵀ − b xᵀ; a column that nobody has anything of stays as it is."""
-    found = right @ np.linalg.pinv(gram, rcond=SINGULAR, hermitian=True)
-    return np.where(np.diagonal(gram) > 0, found, warm)
+    """Rows that minimise ½ x G xᵀ − b xᵀ; a column with a zero diagonal stays as it is."""
+    solution = right @ np.linalg.pinv(gram, rcond=GRAM_RTOL, hermitian=True)
+    return np.where(np.diagonal(gram) > 0, solution, warm)
 
 
-class Found(NamedTuple):
+class Parafac2Fit(NamedTuple):
     model: Model
     losses: list[float]
     outcome: Outcome
 
 
-class State(NamedTuple):
-    """All that an iteration goes on from: Q follows from it."""
+class Factors(NamedTuple):
+    """What an iteration starts from: Q follows from it."""
 
     H: Array
     V: Array
@@ -109,64 +109,64 @@ def fit(
     max_iter: int,
     tol: float,
     callback: Callable[[int, float], object] | None = None,
-) -> Found:
-    """Alternate until the objective moves by less than `tol` of itself; `sizes` are ‖X‖² and ‖A‖².
+) -> Parafac2Fit:
+    """Alternate until the relative change of the objective is below `tol`; `sizes` are ‖X‖² and ‖A‖².
 
-    Exact updates set out from extrapolated factors, as in `loop.fit`: a step that does not lower the objective is
-    undone and the next one is plain. The engine ends with the Q and W that belong to the model handed out, whose V has
-    unit columns.
+    Exact updates start from extrapolated factors, as in `loop.fit`: a step that does not lower the objective is
+    rejected and the next one is plain. The engine ends with the Q and W of the returned model, whose V has unit
+    columns.
     """
     losses: list[float] = []
-    before, outcome = np.inf, Outcome.MAX_ITER
-    least = 1e-12 * 0.5 * (sizes[0] + lam * sizes[1])
-    now = previous = State(*model, engine.W.copy())
-    reach, longer = 0.0, BETA_INIT if updates.exact else 0.0
+    last_total, outcome = np.inf, Outcome.MAX_ITER
+    floor = 1e-12 * 0.5 * (sizes[0] + lam * sizes[1])
+    current = previous = Factors(*model, engine.W.copy())
+    beta, next_beta = 0.0, BETA_INIT if updates.exact else 0.0
     for iteration in range(1, max_iter + 1):
-        setting_out = extrapolate(now, previous, reach, updates.signed)
-        engine.W = setting_out.W.copy()
-        found, loss = one_iteration(engine, Model(*setting_out[:3]), updates, sizes, lam)
-        undone = (
-            updates.exact and bool(losses) and not loss <= losses[-1] and (reach > 0 or np.isfinite(loss))
+        start = extrapolate(current, previous, beta, updates.signed)
+        engine.W = start.W.copy()
+        new, loss = one_iteration(engine, Model(*start[:3]), updates, sizes, lam)
+        rejected = (
+            updates.exact and bool(losses) and not loss <= losses[-1] and (beta > 0 or np.isfinite(loss))
         )
-        stuck = undone and reach == 0  # an exact plain step rises by rounding only
-        if undone:
-            longer, reach = longer / 2, 0.0
+        stuck = rejected and beta == 0  # an exact plain step can rise only by rounding
+        if rejected:
+            next_beta, beta = next_beta / 2, 0.0
             losses.append(losses[-1])
         else:
-            previous, now = now, State(*found, engine.W.copy())
-            if iteration >= PLAIN_FIRST:
-                reach, longer = longer, min(longer * BETA_GROWTH, BETA_MAX)
+            previous, current = current, Factors(*new, engine.W.copy())
+            if iteration >= PLAIN_ITERATIONS:
+                beta, next_beta = next_beta, min(next_beta * BETA_GROWTH, BETA_MAX)
             losses.append(loss)
-        total = losses[-1] + updates.penalty(now.V)
+        total = losses[-1] + updates.penalty(current.V)
         if not np.isfinite(total):
             outcome = Outcome.NOT_FINITE
             break
         if callback is not None and callback(iteration, losses[-1]) is True:
             outcome = Outcome.STOPPED
             break
-        settled = not undone and abs(before - total) < tol * max(losses[-1], least)
-        if tol > 0 and (stuck or settled):
+        converged = not rejected and abs(last_total - total) < tol * max(losses[-1], floor)
+        if tol > 0 and (stuck or converged):
             outcome = Outcome.CONVERGED
             break
-        before = total
-    engine.W = now.W
-    model = balance(engine, Model(*now[:3]), updates, scores_carry_size=True)
+        last_total = total
+    engine.W = current.W
+    model = balance(engine, Model(*current[:3]), updates, scores_carry_size=True)
     engine.step(model_products(*model, lam, updates.rho(model, lam)))
-    return Found(model, losses, outcome)
+    return Parafac2Fit(model, losses, outcome)
 
 
-def extrapolate(now: State, previous: State, reach: float, signed: bool) -> State:
-    """The factors moved on by `reach` times their last move; those that may not be negative stay so."""
-    if reach == 0.0:
-        return now
-    H, V, F, W = (mine + reach * (mine - before) for mine, before in zip(now, previous, strict=True))
-    return State(H, V, F, W) if signed else State(H, np.maximum(V, 0), np.maximum(F, 0), np.maximum(W, 0))
+def extrapolate(current: Factors, previous: Factors, beta: float, signed: bool) -> Factors:
+    """current + β (current − previous), with non-negative factors clipped at zero."""
+    if beta == 0.0:
+        return current
+    H, V, F, W = (new + beta * (new - old) for new, old in zip(current, previous, strict=True))
+    return Factors(H, V, F, W) if signed else Factors(H, np.maximum(V, 0), np.maximum(F, 0), np.maximum(W, 0))
 
 
 def one_iteration(
     engine: Engine, model: Model, updates: Updates, sizes: tuple[float, float], lam: float
 ) -> tuple[Model, float]:
-    """Q and w, then H, V and F; the model with its columns scaled, and the objective it reaches."""
+    """Q and w, then H, V and F; returns the model with scaled columns, and its objective."""
     sums = engine.step(model_products(*model, lam, updates.rho(model, lam)))
     H = updates.H(sums.WW * (model.V.T @ model.V), sums.QX, model.H)
     XU, gram = engine.course_sum(H), sums.WW * (H.T @ H)
@@ -179,7 +179,7 @@ def one_iteration(
 
 
 def balance(engine: Engine, model: Model, updates: Updates, scores_carry_size: bool) -> Model:
-    """Unit columns for H, and for V or W as `scores_carry_size` says; the products stay as they are."""
+    """Unit columns for H, and for V or W depending on `scores_carry_size`; their products do not change."""
     h = 1 / norms(model.H)
     if scores_carry_size:
         v = 1 / norms(model.V)
