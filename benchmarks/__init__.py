@@ -1,1 +1,1 @@
-"""Speed and memory of phenotaste beside the peers a user would pick; see README.md in this folder."""
+"""Speed and memory of phenotaste compared with alternatives; see README.md in this folder."""

@@ -20,7 +20,7 @@ def simulate(path: str, n_patients: int) -> dict[str, Any]:
 
 
 def describe(path: str, n_patients: int) -> dict[str, Any]:
-    """The shape of the data as every method will see it."""
+    """The shape of the data that every method receives."""
     records = data.load(path).head(n_patients)
     visits = np.diff(records.offsets)
     return {
@@ -37,7 +37,7 @@ def describe(path: str, n_patients: int) -> dict[str, Any]:
 def iterate(
     method: str, path: str, n_patients: int, rank: int, iterations: int, errors: bool, clock: str = "wall"
 ) -> dict[str, Any]:
-    """A number of iterations of one method; `errors` asks for the error of X after each."""
+    """Time iterations of one method; `errors` requests the error of X after each."""
     if clock == "cpu":
         methods.CLOCK = time.process_time
     records = data.load(path).head(n_patients)
@@ -48,7 +48,7 @@ def iterate(
 def reach(
     path: str, n_patients: int, rank: int, iterations: int, target: float, repetitions: int
 ) -> dict[str, Any]:
-    """How many iterations TASTE needs for an error of X, by bisection, and how long the whole fit then takes."""
+    """The number of iterations TASTE needs for an error of X, by bisection, and the time of that fit."""
     records = data.load(path).head(n_patients)
     cohort = methods.taste_cohort(records, static=False)
     methods.warm_up(cohort, rank, {})
@@ -77,7 +77,7 @@ def draw_cohort(path: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def scale(path: str, rank: int, iterations: int, n_jobs: int, dtype: str) -> dict[str, Any]:
-    """Iterations of TASTE on a saved cohort; the first one is left out, since it cannot be told from the start."""
+    """Iterations of TASTE on a saved cohort; the first is excluded, since it includes the initialisation."""
     from phenotaste import TASTE, Cohort
 
     cohort = Cohort.load(path)
@@ -107,12 +107,12 @@ def scale(path: str, rank: int, iterations: int, n_jobs: int, dtype: str) -> dic
         "nonzeros": int(X.nnz),
         "csr_bytes": X.data.nbytes + X.indices.nbytes + X.indptr.nbytes,
         "course_bytes": model.U_.nbytes,
-        "before_bytes": before,  # interpreter, libraries, compiled code and what loading touched
+        "before_bytes": before,  # interpreter, libraries, compiled code and the loaded data
     }
 
 
 def peak_bytes() -> int:
-    """The most memory this process has held. ru_maxrss is the fallback: on Linux it keeps the parent's peak too."""
+    """Peak memory of this process. ru_maxrss is the fallback: on Linux it includes the peak of the parent."""
     try:
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -14,8 +14,8 @@ from typing import Any
 from . import machine, report
 from .data import ROOT
 
-VISITS, EVENTS = 20, 50  # for each patient
-LIMITS = {"seconds": 180, "gigabytes": 6}  # what the project promises for fifty million events on two cores
+VISITS, EVENTS = 20, 50  # per patient
+LIMITS = {"seconds": 180, "gigabytes": 6}  # targets for fifty million events on two cores
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--patients", type=int, default=1_000_000, help=f"each with {EVENTS} events")
     parser.add_argument("--quick", action="store_true", help="20,000 patients: checks the harness")
     parser.add_argument(
-        "--folder", help="where data and work files lie; 10 GB, default: the temporary folder"
+        "--folder", help="folder for data and work files, 10 GB; default: the temporary folder"
     )
     parser.add_argument("--child", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def make(folder: Path, n_patients: int, encounters: bool) -> None:
-    """Events with ICD-9-CM codes, common and rare ones, and persons with text ids, in no order."""
+    """Events with common and rare ICD-9-CM codes, and persons with text ids, unsorted."""
     import duckdb
     import pyarrow as pa
 
@@ -74,7 +74,7 @@ def measured(folder: str) -> dict[str, Any]:
 
 
 def build(folder: Path) -> dict[str, Any]:
-    """The measurement itself, in a process of its own: from files to the saved folder."""
+    """The measurement, in a separate process: from files to the saved folder."""
     begin = time.perf_counter()
     from phenotaste import build
     from phenotaste.build.settings import Groups, Settings

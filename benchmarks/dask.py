@@ -1,4 +1,4 @@
-"""What a cluster adds to an iteration: checksums, files and messages, beside the same fit on threads.
+"""Overhead of a cluster per iteration (checksums, files, messages), compared with threads.
 
     python -m benchmarks.dask
 
@@ -43,13 +43,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--patients", type=int, help="simulate so many instead of reading the stored ones")
+    parser.add_argument(
+        "--patients", type=int, help="simulate this number instead of reading the stored ones"
+    )
     parser.add_argument("--quick", action="store_true", help="print only")
     return parser.parse_args()
 
 
 def of_rank(cohort: Cohort, rank: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Threads and clusters in turn, after a first fit that compiles."""
+    """Threads and clusters interleaved, after a first fit that compiles."""
     from distributed import LocalCluster
 
     found = []
@@ -81,7 +83,7 @@ def of_rank(cohort: Cohort, rank: int, options: argparse.Namespace) -> list[dict
 def timed(
     settings: dict[str, Any], cohort: Cohort, iterations: int, engine: Any, n_jobs: int, workers: list[int]
 ) -> dict[str, float]:
-    """Seconds and processor seconds an iteration, the first and the closing look left out."""
+    """Wall and processor seconds per iteration, without the first and the closing score."""
     ends: list[tuple[float, float]] = []
 
     def look(progress: Any) -> None:

@@ -1,4 +1,4 @@
-"""The data every method is given: one .npz file, read the same way by all of them. Needs numpy and scipy only."""
+"""The input of every method: one .npz file, read identically by all. Needs only numpy and scipy."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Records(NamedTuple):
         return len(self.offsets) - 1
 
     def dense(self) -> list[np.ndarray]:
-        """One float64 matrix a patient, as tensorly and matcouply need them."""
+        """One float64 matrix per patient, as tensorly and matcouply require."""
         visits = self.visits.astype(np.float64)
         return [visits[a:b].toarray() for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
 
@@ -63,7 +63,7 @@ def padded(records: Records, rank: int) -> Records:
     counts = np.diff(records.offsets)
     missing = np.maximum(rank - counts, 0)
     codes = np.diff(records.visits.indptr)
-    ends = np.repeat(records.offsets[1:], missing)  # an empty visit goes where its patient's visits end
+    ends = np.repeat(records.offsets[1:], missing)  # empty visits are inserted after the patient's last
     indptr = np.concatenate([[0], np.cumsum(np.insert(codes, ends, 0))])
     offsets = np.concatenate([[0], np.cumsum(counts + missing)])
     X = records.visits

@@ -1,4 +1,4 @@
-"""A cohort four times larger than the memory it may use: seconds an iteration, and memory, beside a fit in memory.
+"""A cohort four times larger than the memory limit: seconds per iteration and memory, compared with a fit in memory.
 
 The cohort is one simulated cohort of `simulate.ehr`, repeated. In memory a part of it is fitted, a quarter as a rule,
 since the whole would need what large cohorts need; patients are independent, so that its seconds are scaled by their
@@ -31,24 +31,26 @@ from .machine import describe
 from .report import machine_lines, publish, table
 
 RESULTS = Path(__file__).parent / "results"
-TILE = 5_000  # patients simulated; the others are these again
+TILE = 5_000  # patients simulated, then repeated
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--memory", default="600MB", help="what the fit on disk may hold")
-    parser.add_argument("--larger", type=float, default=4.0, help="the cohort's folder against that memory")
+    parser.add_argument("--memory", default="600MB", help="memory limit of the fit on disk")
+    parser.add_argument(
+        "--larger", type=float, default=4.0, help="size of the cohort's folder relative to that limit"
+    )
     parser.add_argument("--codes-per-visit", type=float, default=4.5, help="4.5 as in the paper's CMS data")
-    parser.add_argument("--name", default="disk", help="of the page")
+    parser.add_argument("--name", default="disk", help="of the results page")
     parser.add_argument("--rank", type=int, default=40)
     parser.add_argument("--dtype", default="float32", help="of the courses")
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--part", type=int, default=4, help="in memory, one patient in so many")
+    parser.add_argument("--part", type=int, default=4, help="in memory, fit one patient out of this number")
     parser.add_argument(
-        "--folder", type=Path, help="where cohort and courses go, on a disk; else the temporary one"
+        "--folder", type=Path, help="folder for cohort and courses, on a disk; default: the temporary folder"
     )
     parser.add_argument("--quick", action="store_true", help="write no page")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -88,7 +90,7 @@ def main() -> None:
 
 
 def save(tile: Cohort, path: Path, size: float) -> dict[str, Any]:
-    """The cohort again and again, until it has so many bytes on disk."""
+    """The cohort repeated until it has this number of bytes on disk."""
     tile.save(path)
     times = max(round(size / folder_bytes(path)), 1)
     shutil.rmtree(path)
@@ -128,7 +130,7 @@ def run(cohort: Path, memory: str | None, fit: dict[str, Any]) -> dict[str, Any]
 def measure(
     path: str, memory: str | None, rank: int, dtype: str, iterations: int, work: str
 ) -> dict[str, Any]:
-    """One fit, in this process; the first iteration, plain and perhaps compiling, is left out."""
+    """One fit, in this process; the first iteration, which may include compilation, is excluded."""
     looks: list[dict[str, float]] = []
     engine = None if memory is None else DiskEngine(work, memory)
     model = TASTE(

@@ -1,4 +1,4 @@
-"""What the patient step takes on a GPU, beside this machine's processor and the device's own ceilings.
+"""Time of the patient step on a GPU, compared with the CPU and with the limits of the device.
 
     make gpu                                   # from src/ with the python3 that has torch; installs nothing
     python -m benchmarks.gpu --only million    # one part: ceilings, agreement, middle, million, five, streaming
@@ -32,8 +32,10 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the patients, to try it out")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument(
+        "--quick", action="store_true", help="a hundredth of the patients, to check the harness"
+    )
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     facts = {"device": describe()}
     print(facts["device"], flush=True)
@@ -57,7 +59,7 @@ def describe():
 
 
 class Tiles:
-    """One cohort, drawn once, repeated as often as asked for."""
+    """One cohort, simulated once and repeated."""
 
     def __init__(self, patients):
         self.patients, self._one = patients, None
@@ -78,7 +80,7 @@ class Tiles:
 
 
 def prepared(cohort, rank, device, n_jobs=None, **settings):
-    """An engine with the cohort, started, and the model it started from."""
+    """An initialised engine with the cohort, and its initial model."""
     model = TASTE(rank, device=device, n_jobs=n_jobs, init="random", random_state=0, **settings)
     aligned = model._read(cohort)
     engine = model._open(model._engine(), aligned, cohort)
@@ -94,7 +96,7 @@ def synchronise():
 
 
 def seconds_of_iterations(engine, model, iterations):
-    """Whole iterations, model step included, each from extrapolated courses, as in the middle of a fit."""
+    """Complete iterations including the model step, with extrapolation, as in the middle of a fit."""
     took = []
     for n in range(iterations + 2):
         synchronise()
@@ -122,7 +124,7 @@ def timed(work, repetitions=5):
 
 
 def ceilings(tile, facts):
-    """What the device does at best: a large copy, and large products."""
+    """Peak rates of the device: a large copy, and large products."""
     import torch
 
     source = torch.rand(2**29, device="cuda")
@@ -137,7 +139,7 @@ def ceilings(tile, facts):
 
 
 def agreement(tile, facts):
-    """Fifty iterations from the same start, in float32 there and in float64 here."""
+    """Fifty iterations from the same initial model, in float32 on the device and float64 on the CPU."""
     found = {}
     for rank, patients in ((10, 4000), (40, 2000)):
         cohort = tile.cohort(1, min(patients, tile.patients))
@@ -156,7 +158,7 @@ def agreement(tile, facts):
 
 
 def plain_losses(cohort, rank):
-    """The objective after each of fifty steps without extrapolation, where nothing is undone."""
+    """The objective after each of fifty steps without extrapolation, so that none is rejected."""
     engine, model = prepared(cohort, rank, "cuda")
     losses = []
     for _ in range(50):
@@ -167,7 +169,7 @@ def plain_losses(cohort, rank):
 
 
 def middle(tile, facts):
-    """The paper's largest set: 151 349 patients at R = 40, beside two threads of this machine's processor."""
+    """The paper's largest set: 151 349 patients at R = 40, compared with two threads of the CPU."""
     cohort = tile.cohort(3) if tile.patients < 50_000 else tile.cohort(4)[:151_349]
     engine, model = prepared(cohort, 40, "cuda")
     gpu, _ = seconds_of_iterations(engine, model, 8)
@@ -226,7 +228,7 @@ def million(tile, facts):
 
 
 def parts_of(engine, model):
-    """Seconds of the kernels' two halves, and of the model step."""
+    """Seconds of the two parts of the kernels, and of the model step."""
     import torch
 
     sums = engine.step(model, 0.5)
@@ -252,13 +254,13 @@ def parts_of(engine, model):
 
 
 def rates(cohort, rank, engine, seconds, ceilings):
-    """Bytes that must move and multiply-adds that must be made, over the time they took."""
+    """Minimum bytes moved and multiply-adds, per second of measured time."""
     visits, entries, K = cohort.n_visits, cohort.visits.nnz, len(cohort)
     moved = visits * rank * 4 * 4 + entries * (2 * 8 + 4 * rank) + visits * 8 + K * rank * 8 * 4
     squares, cubes = visits * rank**2, K * rank**3
     double = 2 * (
         4 * squares + 7 * cubes + K * 16 * rank**2
-    )  # G, U T, UᵀU, pulls; products, reductions; poles
+    )  # G, U T, UᵀU, (QH)ᵀU; products, reductions; poles
     single = 2 * (3 * squares)
     found = {
         "bytes a second": moved / seconds,
@@ -291,7 +293,7 @@ def five(tile, facts):
 
 
 def streaming(tile, facts):
-    """A cohort allowed a third of the memory it needs, beside the same one kept on the device."""
+    """A cohort with a third of the memory it needs, compared with the same cohort resident on the device."""
     cohort, rank = tile.cohort(10), 20
     kept, model = prepared(cohort, rank, "cuda")
     allowed = resident_bytes(kept.shard, rank) / 3

@@ -1,4 +1,4 @@
-"""What the figures were taken on: processor, memory, versions, commit, and the rate of its matrix products."""
+"""The machine of the measurements: processor, memory, versions, commit, and rate of matrix products."""
 
 import os
 import platform
@@ -41,7 +41,7 @@ def processor() -> str:
 
 
 def memory_bytes(field: str) -> int:
-    """A line of /proc/meminfo; 0 where there is none."""
+    """A line of /proc/meminfo; 0 if it is missing."""
     try:
         text = Path("/proc/meminfo").read_text()
         return int(text.split(f"{field}:")[1].split()[0]) * 1024
@@ -74,7 +74,7 @@ def versions() -> dict[str, str]:
 
 
 def gemm_rates(n: int = 2048, repetitions: int = 5) -> dict[str, Any]:
-    """Flops a second of one big square product, the best of a few; single and double precision."""
+    """Flop rate of one large square product, best of several; single and double precision."""
     rates = {}
     for name, dtype in (("sgemm", np.float32), ("dgemm", np.float64)):
         a = np.random.default_rng(0).random((n, n)).astype(dtype)

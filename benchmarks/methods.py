@@ -1,4 +1,4 @@
-"""The methods behind one signature. Each is called as its own documentation says and timed from its call on."""
+"""All methods behind one signature. Each is called as documented and timed from the call."""
 
 import re
 import time
@@ -14,20 +14,20 @@ from .data import Records, padded, x_error
 
 SEED = 0
 WARM_UP_PATIENTS = 50
-CLOCK: Callable[[], float] = time.perf_counter  # or the processor's, where the machine is not idle
-# Settings of TASTE under which an iteration updates every patient exactly once; none are needed so far.
+CLOCK: Callable[[], float] = time.perf_counter  # or processor time, on a machine that is not idle
+# Settings of TASTE under which an iteration updates every patient exactly once; none are needed.
 EVERY_PATIENT_ONCE: dict[str, Any] = {}
 
 
 class Run(NamedTuple):
     seconds: list[float]  # from the call to the end of each iteration
-    errors: list[float]  # relative error of X after each iteration, where the method tells
-    final_error: float  # the same at the end, recomputed from the factors handed out
-    fit_seconds: float  # the whole call
+    errors: list[float]  # relative error of X after each iteration, if the method reports it
+    final_error: float  # the final error, recomputed from the returned factors
+    fit_seconds: float  # of the complete call
 
 
 class Stamps:
-    """A stand-in for stdout that notes when a line about an iteration is printed, and the error in it."""
+    """A replacement of stdout that records the time of each line about an iteration, and the error in it."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = re.compile(pattern)
@@ -43,11 +43,11 @@ class Stamps:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is buffered."""
 
 
 def taste(records: Records, rank: int, iterations: int, *, errors: bool) -> Run:
-    """TASTE; with `errors` static-free and as it comes, otherwise with static features, every patient once."""
+    """TASTE; with `errors` without static features and with default settings, otherwise with static features."""
     cohort = taste_cohort(records, static=not errors)
     settings = {} if errors else EVERY_PATIENT_ONCE
     warm_up(cohort, rank, settings)
@@ -122,7 +122,7 @@ def matcouply(records: Records, rank: int, iterations: int, *, errors: bool) -> 
 
 
 def parafac2(records: Records, rank: int, iterations: int, *, errors: bool) -> Run:
-    """Sparse and unconstrained. It refuses histories shorter than the rank, so those get empty visits."""
+    """Sparse and unconstrained. It rejects histories shorter than the rank, so those are padded with empty visits."""
     import anndata
     from parafac2 import parafac2_nd
 
@@ -148,7 +148,7 @@ def parafac2(records: Records, rank: int, iterations: int, *, errors: bool) -> R
 
 
 def baseline(make: Callable[..., Any], records: Records, iterations: int, *, static: bool) -> Run:
-    """One of the package's own baselines, from its callback."""
+    """One of the package's own baselines, timed by its callback."""
     cohort = taste_cohort(records, static=static)
     stamps: list[float] = []
     common = {"tol": 0, "n_jobs": 1, "random_state": SEED, "callback": lambda _: stamps.append(CLOCK())}

@@ -1,4 +1,4 @@
-"""Starts measurements in processes of their own, with as many threads as they may use and no more."""
+"""Run measurements in separate processes with a fixed number of threads."""
 
 import json
 import os
@@ -16,7 +16,7 @@ PARAFAC2_PINS = Path(__file__).parent / "parafac2.txt"
 
 
 def measure(python: str = sys.executable, threads: int = 1, **task: Any) -> dict[str, Any]:
-    """The result of one task, or {"failed": why}."""
+    """The result of one task, or {"failed": reason}."""
     environment = {**os.environ, **dict.fromkeys(THREADS, str(threads)), "CI": "true"}  # CI: no progress bars
     with TemporaryDirectory() as folder:
         answer = Path(folder) / "result.json"
@@ -37,7 +37,7 @@ def measure(python: str = sys.executable, threads: int = 1, **task: Any) -> dict
 
 
 def parafac2_python() -> tuple[str | None, str]:
-    """A Python with parafac2 in it, made if need be, and otherwise why there is none."""
+    """A Python with parafac2, created if necessary, or the reason why there is none."""
     ready = PARAFAC2_VENV / "bin" / "python"
     if ready.exists() and runs(str(ready), "import parafac2"):
         return str(ready), ""
@@ -58,7 +58,7 @@ NEW_ENOUGH = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 13))"
 
 
 def candidates() -> list[str]:
-    """Pythons to try: this one, those on the path, those of pyenv."""
+    """Candidate interpreters: this one, those on the path, those of pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     stored = sorted(pyenv.glob("3.1[3-9]*/bin/python"), reverse=True)
     return [sys.executable, "python3.14", "python3.13", "python3", *map(str, stored)]

@@ -1,4 +1,4 @@
-"""Results as tables: printed, and kept as a dated page with the raw figures beside it."""
+"""Results as tables: printed, and written as a dated page with the raw figures."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-FLOOR_PRODUCTS = 7  # multiply-adds of R² a visit in the products of the patient step
+FLOOR_PRODUCTS = 7  # multiply-adds of R² per visit in the products of the patient step
 
 
 def progress(common: dict[str, Any], what: str, run: dict[str, Any]) -> None:
@@ -18,7 +18,7 @@ def progress(common: dict[str, Any], what: str, run: dict[str, Any]) -> None:
 def publish(what: str, results: dict[str, Any], text: str, folder: Path | None) -> None:
     print(text)
     if folder is None:
-        print("A quick run: nothing was written.")
+        print("Quick run: nothing was written.")
         return
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{date.today().isoformat()}-{what}"
@@ -32,14 +32,14 @@ def peers(results: dict[str, Any]) -> str:
         f"# TASTE and its peers, {date.today().isoformat()}",
         machine_lines(results["machine"]),
         *results["notes"],
-        "## Seconds an iteration",
+        "## Seconds per iteration",
         settings_line(results["settings"]),
         iteration_table(results["cases"]),
         "## Seconds to the same fit",
         f"Without static features; errors of X are ‖X − USVᵀ‖/‖X‖ after {results['settings']['fit_iterations']} "
         "iterations. Both must reach the worse of the two.",
         same_fit_table(results["cases"]),
-        "## Distance from the floor",
+        "## Distance from the lower bound",
         "The floor is seven R² multiply-adds a visit at the rate of one big product; it leaves out the sparse "
         "products and all R³ work.",
         floor_table(results["cases"], results["machine"]),
@@ -137,7 +137,7 @@ def megabytes(count: float) -> str:
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table that is also easy on the eye in a terminal."""
+    """A Markdown table with aligned columns."""
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     lines = [heads, ["-" * width for width in widths], *rows]
     return "\n".join(

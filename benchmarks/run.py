@@ -1,4 +1,4 @@
-"""TASTE beside its peers: seconds an iteration, seconds to the same fit, peak memory. `python -m benchmarks.run -h`."""
+"""TASTE and its peers: seconds per iteration, seconds to the same fit, peak memory. `python -m benchmarks.run -h`."""
 
 import argparse
 from itertools import pairwise
@@ -11,9 +11,9 @@ from . import machine, report
 from .data import STORED
 from .process import measure, parafac2_python
 
-PEERS = ("tensorly", "matcouply")  # those that fit non-negative scores and definitions, as TASTE does
-ENOUGH_CORE = 0.95  # a process that had less of its core was disturbed
-SAME = 1 + 1e-6  # errors this close are the same
+PEERS = ("tensorly", "matcouply")  # with non-negative scores and definitions, as in TASTE
+ENOUGH_CORE = 0.95  # a process with a smaller share of its core was disturbed
+SAME = 1 + 1e-6  # errors within this factor count as equal
 
 
 def arguments() -> argparse.Namespace:
@@ -25,11 +25,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rank", type=int, action="append", help="default: 10 and 40; may be repeated")
     parser.add_argument("--patients", type=int, help="default: 2000")
     parser.add_argument("--repetitions", type=int, help="interleaved rounds of timing; default: 3")
-    parser.add_argument("--iterations", type=int, help="iterations a round for the peers; default: 6")
+    parser.add_argument("--iterations", type=int, help="iterations per round for the peers; default: 6")
     parser.add_argument("--taste-iterations", type=int, help="the same for TASTE; default: 20")
-    parser.add_argument(
-        "--fit-iterations", type=int, help="of the same-fit part; default: 60; 0 leaves it out"
-    )
+    parser.add_argument("--fit-iterations", type=int, help="of the same-fit part; default: 60; 0 skips it")
     parser.add_argument("--fit-repetitions", type=int, help="runs of the same-fit part; default: 1")
     parser.add_argument("--out", type=Path, help="folder of the results; default: benchmarks/results")
     options = parser.parse_args()
@@ -71,7 +69,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def folder_for(options: argparse.Namespace) -> Path | None:
-    """A quick run is printed only, unless a folder is named."""
+    """A quick run is only printed, unless a folder is given."""
     if options.out is None and options.quick:
         return None
     return options.out or report.RESULTS
@@ -109,7 +107,7 @@ def time_iterations(
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median over rounds of the median over iterations; the first iteration carries the start and is left out."""
+    """The median over rounds of the median over iterations, without the first, which includes the initialisation."""
     failed = [run["failed"] for run in runs if "failed" in run]
     if failed:
         return {"failed": failed[0]}
@@ -124,7 +122,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def busy(cases: list[dict[str, Any]]) -> list[str]:
-    """A warning where something else had the core too."""
+    """A warning if another process shared the core."""
     shares = [found.get("core_share", 1.0) for case in cases for found in case["iteration"].values()]
     if min(shares, default=1.0) >= ENOUGH_CORE:
         return []
@@ -132,7 +130,7 @@ def busy(cases: list[dict[str, Any]]) -> list[str]:
 
 
 def same_fit(options: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
-    """Static-free: how long each peer and TASTE take to the worse of the errors of X that the two end at."""
+    """Without static features: time of each peer and of TASTE to the larger of their final errors of X."""
     if options.fit_iterations < 1:
         return {}
     task = {"job": "iterate", "errors": True, "iterations": options.fit_iterations, **common}

@@ -1,4 +1,4 @@
-"""What an iteration of TASTE costs as the data, the rank and the threads grow. `python -m benchmarks.scaling -h`."""
+"""Cost of an iteration of TASTE as the data, the rank and the threads grow. `python -m benchmarks.scaling -h`."""
 
 import argparse
 import math
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from . import machine, report
 from .process import measure
 
-ROOM = 1.5e9  # bytes left for everything else when choosing the precision of the courses
+RESERVED_BYTES = 1.5e9  # for everything except the courses, when choosing their precision
 MEGA = 1e6
 
 
 class Point(NamedTuple):
-    """One size: how the cohort is drawn, and how it is fitted."""
+    """One size: how the cohort is simulated and fitted."""
 
     settings: dict[str, Any]
     rank: int
@@ -28,7 +28,7 @@ class Point(NamedTuple):
 class Series(NamedTuple):
     title: str
     expected: str
-    grows: str  # the column whose growth the seconds are held against
+    grows: str  # the column that the seconds are compared with
     points: list[Point]
 
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def growth(shrink: int) -> list[Series]:
-    """Patients, visits, non-zeros and rank doubled, the rest kept."""
+    """Patients, visits, non-zeros and rank doubled one at a time."""
     n = 2000 // shrink
 
     def points(name: str, values: list[float], rank: int = 20) -> list[Point]:
@@ -97,7 +97,7 @@ def large(shrink: int) -> list[tuple[str, Point]]:
 
 
 class Cohorts:
-    """Cohorts on disk, drawn in a process of their own so that drawing does not count in anyone's memory."""
+    """Cohorts on disk, simulated in a separate process so that simulation does not count as memory of a fit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -109,7 +109,7 @@ class Cohorts:
             path = str(self.folder / str(len(self.paths)))
             drawn = measure(job="draw_cohort", path=path, settings=settings)
             if "failed" in drawn:
-                raise SystemExit(f"the cohort {key} could not be drawn: {drawn['failed']}")
+                raise SystemExit(f"the cohort {key} could not be simulated: {drawn['failed']}")
             self.paths[key] = path
         return self.paths[key]
 
@@ -127,7 +127,7 @@ def measure_point(point: Point, cohorts: Cohorts, dtype: str = "float64") -> dic
 
 
 def measure_series(series: Series, options: argparse.Namespace, cohorts: Cohorts) -> dict[str, Any]:
-    """All points of a series, then all again, so that a busy spell does not fall on one of them alone."""
+    """All points of a series in turn, repeatedly, so that a busy period does not affect a single one."""
     rounds = [
         [measure_point(point, cohorts) for point in series.points]
         for _ in range(1 if options.quick else options.repetitions)
@@ -145,7 +145,9 @@ def measure_series(series: Series, options: argparse.Namespace, cohorts: Cohorts
 def measure_large(name: str, point: Point, cohorts: Cohorts) -> dict[str, Any]:
     """float64 courses where they fit, float32 otherwise."""
     n = point.settings["n_patients"] * point.settings["mean_visits"]
-    need = n * (2.5 * 8 * point.rank + 5 * 8) + ROOM  # the courses, five codes a visit, the rest
+    need = (
+        n * (2.5 * 8 * point.rank + 5 * 8) + RESERVED_BYTES
+    )  # courses, five codes per visit, everything else
     dtype = "float64" if need < (machine.memory_bytes("MemAvailable") or math.inf) else "float32"
     run = measure_point(point, cohorts, dtype)
     report.progress({"rank": point.rank}, name, run)
@@ -156,7 +158,7 @@ def measure_large(name: str, point: Point, cohorts: Cohorts) -> dict[str, Any]:
 
 def page(results: dict[str, Any]) -> str:
     parts = [
-        f"# What an iteration costs, {date.today().isoformat()}",
+        f"# Cost of an iteration, {date.today().isoformat()}",
         report.machine_lines(results["machine"]),
         "TASTE on `simulate.ehr`, every size in its own process, every patient updated once, the first iteration "
         "left out. The exponent is the slope between two rows: seconds ∝ size^exponent.",

@@ -1,4 +1,4 @@
-"""How often each rule names the true rank, and how long a grid of 900 fits takes.
+"""Accuracy of each rule for the rank, and time of a grid of 900 fits.
 
 Every fit is kept in the folder for temporary work, so a run that was stopped goes on where it was, and rules can be
 compared without fitting again.
@@ -28,7 +28,7 @@ from .report import RESULTS, machine_lines, publish
 
 TRUE_RANKS, RANKS, STARTS = (3, 5, 8), range(2, 13), 10
 PATIENTS = 500
-# Fixed before the first fit. Rules were settled on the development draws, none of which is among those reported.
+# Fixed before the first fit. Rules were chosen on the development draws, which are not among those reported.
 REPORTED = {rank: [100 * rank + draw for draw in range(10)] for rank in TRUE_RANKS}
 DEVELOPMENT = {rank: [7000 + 10 * rank + draw for draw in range(10)] for rank in TRUE_RANKS}
 SYNPUF = ROOT.parent / "shared" / "data" / "desynpuf"
@@ -48,7 +48,7 @@ KEPT += ["held_out_error", "fitted_error", "split_half_cosine_min"]
 
 
 def main() -> None:
-    """Both parts, or one: the page then has the other as the work folder keeps it from an earlier run."""
+    """Both parts, or one: the other is then taken from an earlier run in the work folder."""
     options = arguments()
     results: dict[str, Any] = {
         "machine": describe(),
@@ -82,7 +82,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--true-ranks", type=int, nargs="+", default=list(TRUE_RANKS))
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--development", action="store_true", help="the draws that rules may be tuned on")
-    parser.add_argument("--init", default="mixed", help="how fits start")
+    parser.add_argument("--init", default="mixed", help="initialisation of the fits")
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument(
@@ -93,7 +93,7 @@ def arguments() -> argparse.Namespace:
 
 
 def one_draw(true: int, draw: int, separation: float, options: argparse.Namespace) -> pd.DataFrame | None:
-    """The table of one simulated cohort, with what it was made from."""
+    """The table of one simulated cohort, with its parameters."""
     seed = (DEVELOPMENT if options.development else REPORTED)[true][draw]
     place = options.work / f"s{separation:g}-r{true}-seed{seed}-{options.init}-tol{options.tol:g}"
     done = place.with_name(f"{place.name}.csv")
@@ -120,12 +120,12 @@ def one_draw(true: int, draw: int, separation: float, options: argparse.Namespac
 
 
 def time_grid(work: Path, only: str | None) -> dict[str, Any] | None:
-    """90 cells × 10 starts on the DE-SynPUF slice, by the command; the bar is ten minutes on two cores."""
+    """90 cells × 10 starts on the DE-SynPUF slice, by the command line; the target is ten minutes on two cores."""
     kept = work / "grid.json"
     if only == "ranks":
         return json.loads(kept.read_text()) if kept.exists() else None
     if not SYNPUF.is_dir():
-        print("no DE-SynPUF slice beside the project: the grid is not timed", file=sys.stderr)
+        print("the DE-SynPUF slice is missing: the grid is not timed", file=sys.stderr)
         return None
     work.mkdir(parents=True, exist_ok=True)
     cohort, out = work / "synpuf", work / "synpuf-choice"
@@ -160,12 +160,12 @@ def time_grid(work: Path, only: str | None) -> dict[str, Any] | None:
 
 
 def page(results: dict[str, Any]) -> str:
-    parts = [f"# Choosing the model, {date.today().isoformat()}", machine_lines(results["machine"])]
+    parts = [f"# Model selection, {date.today().isoformat()}", machine_lines(results["machine"])]
     if "draws" in results:
         draws = pd.DataFrame(results["draws"])
         for separation, part in draws.groupby("separation", sort=False):
             parts += [
-                f"## How often each rule names the true rank, separation {separation:g}",
+                f"## Accuracy of each rule for the rank, separation {separation:g}",
                 f"`simulate.ehr({PATIENTS}, rank=…, separation={separation:g})`, ranks {RANKS[0]} to {RANKS[-1]}, "
                 f"{STARTS} starts (NMF and random in turn), λ = 0.1, μ = 1, seeds fixed beforehand and not among those "
                 "the rules were settled on. In brackets the ranks named otherwise, how often; last, by how much the "
@@ -178,7 +178,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def rule_table(draws: pd.DataFrame) -> str:
-    """A row for each rule: in how many draws it named the true rank, and what it named otherwise."""
+    """One row per rule: the number of draws in which it chose the true rank, and its other choices."""
     lines = ["| rule | " + " | ".join(f"true rank {true}" for true in TRUE_RANKS) + " | all | off by |"]
     lines.append("|---|" + "---|" * (len(TRUE_RANKS) + 2))
     for rule in rules.RULES:

@@ -56,9 +56,7 @@ def test_patient_step_matches_the_reference(seed, beta, n_first):
     rows = rng.permutation(len(X))
     expected, gradient = rng.random(S.shape), beta * rng.standard_normal(S.shape)
     has_expected = np.arange(len(X)) >= n_first
-    reference = poisson_step(
-        X[rows], V, S[rows], expected, gradient, has_expected, beta
-    )
+    reference = poisson_step(X[rows], V, S[rows], expected, gradient, has_expected, beta)
     shares = poisson_shares(X, V, S).sum(axis=0)
     T = np.ones_like(V)
     regularisation = poisson.Regularisation(expected, gradient, n_first, beta)

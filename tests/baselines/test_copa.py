@@ -110,7 +110,9 @@ def test_smooth_courses_lie_in_the_spline_space(gaps):
 
 def test_splines_depend_on_gaps_but_not_on_units_of_time():
     even, gapped = np.arange(12.0), np.array([0, 1, 2, 3, 4, 5, 300, 301, 302, 303, 304, 700.0])
-    spaces = [constraints.orthonormal(constraints.m_splines(t, 6, 3)) for t in (even, gapped, 86400 * gapped + 5)]
+    spaces = [
+        constraints.orthonormal(constraints.m_splines(t, 6, 3)) for t in (even, gapped, 86400 * gapped + 5)
+    ]
     between = [np.linalg.norm(spaces[0] @ spaces[0].T - P @ P.T, 2) for P in spaces[1:]]
     assert between[0] > 0.1
     np.testing.assert_allclose(spaces[1] @ spaces[1].T, spaces[2] @ spaces[2].T, atol=1e-8)

@@ -200,12 +200,16 @@ def test_threads_follow_what_joblib_allows(monkeypatch):
     assert available_cores() == everything
 
 
-def test_a_dead_column_of_h_stays_and_of_v_keeps_norm():
-    c = cohort(1)
-    engine, model = start_fit(c, 3)
+def test_columns_without_data_stay_or_become_zero_and_the_others_have_unit_norm():
+    engine, model = start_fit(cohort(1), 3)
     sums = engine.step(model)
-    sums.QU[:, 1] = 0
-    sums.XU[:, 2] = 0
-    found, _ = model_step(sums, model, engine.weights.lam, normalize=True, exact=False)
-    assert np.array_equal(found.H[:, 1], model.H[:, 1])
-    assert np.all(np.isfinite(found.V))
+    sums.QU[:, 1] = 0  # no patient contributes to this column of H
+    sums.XU[:, 2] = 0  # no feature has this phenotype, although patients have scores
+    new, _ = model_step(sums, model, engine.weights.lam, normalize=True, exact=False)
+    assert np.array_equal(new.H[:, 1], model.H[:, 1])
+    np.testing.assert_allclose(np.linalg.norm(new.H, axis=0), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(new.V, axis=0), [1.0, 1.0, 0.0], rtol=1e-12)
+    sums.UU[2] = sums.UU[:, 2] = 0  # no scores either: nothing determines this column of V
+    new, _ = model_step(sums, model, engine.weights.lam, normalize=True, exact=False)
+    np.testing.assert_allclose(new.V[:, 2], model.V[:, 2], rtol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(new.V, axis=0), 1.0, rtol=1e-12)

@@ -1,6 +1,6 @@
 """C^(-1/2) of eight small matrices at once, one per SIMD lane: `tridiagonal` and `inverse_sqrt`, batched.
 
-For 10 × 10 matrices most of a reduction is latency of dependent operations; with one patient per lane, eight share it.
+For 10 × 10 matrices bound of a reduction is latency of dependent operations; with one patient per lane, eight share it.
 Lanes are independent, to the bit. A packed matrix has one vector per entry, `width` to a row; of symmetric ones only
 the lower triangle is used.
 """
@@ -216,15 +216,15 @@ def apply_reflections(n: int, width: int, scratch: BatchedInvSqrtScratch) -> Non
 def gershgorin_bound(n: int, scratch: BatchedInvSqrtScratch) -> None:
     """An upper bound of the eigenvalues (Gershgorin)."""
     zero = splat(0.0)
-    top, before = load(scratch.diagonal, (0, 0)), zero
+    top, left = load(scratch.diagonal, (0, 0)), zero
     for i in range(n):
-        beside = zero
+        right = zero
         if i < n - 1:
             e = load(scratch.off_diagonal, (i, 0))
-            beside = where_greater(e, zero, e, zero - e)
-        most = load(scratch.diagonal, (i, 0)) + before + beside
-        top = where_greater(most, top, most, top)
-        before = beside
+            right = where_greater(e, zero, e, zero - e)
+        bound = load(scratch.diagonal, (i, 0)) + left + right
+        top = where_greater(bound, top, bound, top)
+        left = right
     store(scratch.eig_max, (0, 0), top)
 
 

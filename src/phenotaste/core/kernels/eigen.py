@@ -124,8 +124,8 @@ def implicit_ql(d: Array, e: Array, E: Array, cosines: Array, sines: Array) -> b
                 last += 1
             if last == first:
                 break
-            turned = ql_step(d, e, first, last, cosines, sines)
-            rotate_rows(E, turned, last, cosines, sines)
+            lowest = ql_step(d, e, first, last, cosines, sines)
+            rotate_rows(E, lowest, last, cosines, sines)
         else:
             return False
     return True
@@ -168,15 +168,15 @@ def rotate_rows(E: Array, first: int, last: int, cosines: Array, sines: Array) -
         low, middle, high = E[i - 1], E[i], E[i + 1]
         c, s, c2, s2 = cosines[i], sines[i], cosines[i - 1], sines[i - 1]
         for j in range(low.size):
-            turned = c * middle[j] - s * high[j]
+            x = c * middle[j] - s * high[j]
             high[j] = s * middle[j] + c * high[j]
-            middle[j] = s2 * low[j] + c2 * turned
-            low[j] = c2 * low[j] - s2 * turned
+            middle[j] = s2 * low[j] + c2 * x
+            low[j] = c2 * low[j] - s2 * x
         i -= 2
     if i == first:
         low, high = E[i], E[i + 1]
         c, s = cosines[i], sines[i]
         for j in range(low.size):
-            turned = c * low[j] - s * high[j]
+            x = c * low[j] - s * high[j]
             high[j] = s * low[j] + c * high[j]
-            low[j] = turned
+            low[j] = x

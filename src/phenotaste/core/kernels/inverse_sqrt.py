@@ -95,22 +95,22 @@ def inverse_sqrt_rational(C: Array, n: int, floor: float, scratch: InvSqrtScratc
     """
     to_tridiagonal(C, n, scratch.reduction)
     d, e = scratch.reduction.diagonal, scratch.reduction.off_diagonal
-    top = d[0]  # no eigenvalue is above this (Gershgorin)
+    eig_max = d[0]  # no eigenvalue is above this (Gershgorin)
     for i in range(n):
-        beside = (abs(e[i - 1]) if i > 0 else 0.0) + (abs(e[i]) if i < n - 1 else 0.0)
-        top = max(top, d[i] + beside)
-    table = select_poles(d, e, n, top, floor, scratch.min_pivots)
+        radius = (abs(e[i - 1]) if i > 0 else 0.0) + (abs(e[i]) if i < n - 1 else 0.0)
+        eig_max = max(eig_max, d[i] + radius)
+    table = select_poles(d, e, n, eig_max, floor, scratch.min_pivots)
     if table < 0:
         return False
-    resolvents(d, e, n, top, table, scratch)
+    resolvents(d, e, n, eig_max, table, scratch)
     sum_resolvents(n, POLES[table], scratch, out)
     return True
 
 
 @njit(inline="always")
-def select_poles(d: Array, e: Array, n: int, top: float, floor: float, min_pivots: Array) -> int:
+def select_poles(d: Array, e: Array, n: int, eig_max: float, floor: float, min_pivots: Array) -> int:
     """The first table whose interval contains all eigenvalues of T (T minus its lower end has pivots > 0); else −1."""
-    end = splat(top) * load(EIG_MIN, 0)
+    end = splat(eig_max) * load(EIG_MIN, 0)
     pivot = splat(d[n - 1]) - end
     least = pivot
     for i in range(n - 2, -1, -1):
@@ -118,13 +118,13 @@ def select_poles(d: Array, e: Array, n: int, top: float, floor: float, min_pivot
         least = minimum(least, pivot)
     store(min_pivots, 0, least)
     for table in range(len(POLES)):
-        if min_pivots[table] > 0.0 and top * EIG_MIN[table] >= floor:
+        if min_pivots[table] > 0.0 and eig_max * EIG_MIN[table] >= floor:
             return table
     return -1
 
 
 @njit(inline="always")
-def resolvents(d: Array, e: Array, n: int, top: float, table: int, scratch: InvSqrtScratch) -> None:
+def resolvents(d: Array, e: Array, n: int, eig_max: float, table: int, scratch: InvSqrtScratch) -> None:
     """Generators of w (T + s)⁻¹: its diagonal, and the ratio of each entry to the one left of it.
 
     From the pivots γ of T + s, last row first: ratio_i = −e_(i−1)/γ_i and g_ii = 1/γ_i + ratio_i² g_(i−1)(i−1).
@@ -132,8 +132,8 @@ def resolvents(d: Array, e: Array, n: int, top: float, table: int, scratch: InvS
     ratios, diagonals = scratch.ratios, scratch.diagonals
     one = splat(1.0)
     for p in range(0, POLES[table], LANES):
-        shift = splat(top) * load(SHIFTS, (table, p))
-        weight = splat(np.sqrt(top)) * load(WEIGHTS, (table, p))
+        shift = splat(eig_max) * load(SHIFTS, (table, p))
+        weight = splat(np.sqrt(eig_max)) * load(WEIGHTS, (table, p))
         inverse = one / (splat(d[n - 1]) + shift)
         for i in range(n - 2, -1, -1):
             ratio = splat(-e[i]) * inverse

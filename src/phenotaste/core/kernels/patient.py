@@ -32,12 +32,8 @@ from phenotaste.core.kernels.sums import square_sum
 from phenotaste.core.kernels.tridiagonal import change_basis
 from phenotaste.core.records import Array, Model, Shard, Weights
 
-WARM_START_SWEEPS = (
-    4  # of coordinate descent, which predict the positive scores before they are solved exactly
-)
-MIN_SINGULAR_RATIO = (
-    1e-5  # H is inverted only if its smallest singular value exceeds this share of the largest
-)
+WARM_START_SWEEPS = 4  # of coordinate descent, which predict the positive scores before `bpp`
+MIN_SINGULAR_RATIO = 1e-5  # of H, smallest to largest: below this H is not inverted
 
 
 class PreparedModel(NamedTuple):

@@ -60,7 +60,7 @@ def new_batch_scratch(visits: int, R: int) -> BatchScratch:
 
 
 class PatientScratch(NamedTuple):
-    """For one patient at the end of the step; padded to whole vectors."""
+    """For one patient at the end of the step; zero-padded."""
 
     U: Array  # visits × R
     mu_QH: Array  # μ Q H

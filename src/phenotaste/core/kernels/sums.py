@@ -47,7 +47,7 @@ class SumsAccumulator:
         self.rank = R
         self.buffer = aligned_matrix(blocks * rows, R)[: blocks * rows].reshape(blocks, rows, -1)
         self.edges = np.cumsum(heights)[:-1].tolist()
-        self.blocks = [self._parts(room) for room in self.buffer]
+        self.blocks = [self._parts(block) for block in self.buffer]
 
     def reset(self, block: int) -> BlockSums:
         self.buffer[block] = 0.0
@@ -67,8 +67,8 @@ class SumsAccumulator:
         )
         return Sums(UU, XU, WW, AW, QU + H_inv_T @ QHU, sums.scalars[:4].copy())
 
-    def _parts(self, room: Array) -> BlockSums:
-        UU, XU, WW, AW, QU, QHU, scalars = np.split(room, self.edges)
+    def _parts(self, block: Array) -> BlockSums:
+        UU, XU, WW, AW, QU, QHU, scalars = np.split(block, self.edges)
         return BlockSums(UU, XU, WW, AW, QU, QHU, scalars[0])
 
 
