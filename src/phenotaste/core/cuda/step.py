@@ -13,9 +13,7 @@ from phenotaste.core.kernels.inverse_sqrt import zolotarev_poles
 from phenotaste.core.kernels.patient import MIN_SINGULAR_RATIO
 from phenotaste.core.records import Array, Model, Shard, Sums, Weights
 
-CONDITION_LIMIT = (
-    1e14  # of C: SIGMA_RTOL (of `polar`) bounds the singular values of M, and C holds their squares
-)
+CONDITION_LIMIT = 1e14  # of C = MᵀM: SIGMA_RTOL of `polar`, squared
 SEGMENT = 1024  # entries of one feature that one block sums
 CHUNK_VISITS = 16_000_000  # with fewer, blocks with short patients wait too often for the others
 CHUNK_ENTRIES = 2**30

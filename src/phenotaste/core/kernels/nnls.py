@@ -28,9 +28,7 @@ from phenotaste.core.records import Array
 FULL_EXCHANGES = 3  # block exchanges without improvement before single exchanges take over
 DEPENDENT_RTOL = 1e-13  # a pivot this small, relative to its diagonal, marks a linearly dependent column
 TINY = 1e-150  # coordinates with a smaller diagonal are ignored: dividing by it could overflow
-ROUNDING_RTOL = (
-    1e-12  # relative to the terms of a sum, or to the largest coordinate: below this it is rounding
-)
+ROUNDING_RTOL = 1e-12  # of the terms of a sum, or of the largest coordinate: below this it is rounding
 
 
 @njit(cache=True, nogil=True, fastmath=FASTMATH)
