@@ -1,4 +1,4 @@
-"""The small eigensolver against LAPACK's, and what it does with a matrix that is none."""
+"""The small eigensolver against LAPACK, also on NaN and infinity."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from phenotaste.core.kernels.eigen import eigh_in_place
 
 
 def eigen(A):
-    """Whether it settled, the eigenvalues in ascending order, and their vectors as rows."""
+    """Whether it converged, the eigenvalues in ascending order, and their vectors as rows."""
     n = len(A)
     values, vectors = np.empty(n), np.empty((n, n))
     settled = eigh_in_place(np.array(A, dtype=float), values, vectors, np.empty((3, n)))
@@ -59,7 +59,7 @@ def test_random_matrices_of_every_scale(n, scale):
     ],
     ids=["equal", "repeated", "rank two", "zero", "graded", "nearly equal"],
 )
-def test_spectra_that_are_hard(n, spectrum):
+def test_difficult_spectra(n, spectrum):
     values = spectrum(n)
     check(turned(values, n))
     check(np.diag(values))
@@ -67,7 +67,7 @@ def test_spectra_that_are_hard(n, spectrum):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_structures_met_in_practice(n):
+def test_structures_of_real_data(n):
     rng = np.random.default_rng(n)
     M = rng.random((max(n - 1, 1), n))  # fewer visits than phenotypes
     check(M.T @ M)
@@ -75,7 +75,7 @@ def test_structures_met_in_practice(n):
         check(np.ones((n, n)))
     neighbours = np.diag(np.ones(n)) + np.diag(np.ones(n - 1), 1) + np.diag(np.ones(n - 1), -1)
     check(neighbours)
-    blocks = np.zeros((n, n))  # falls apart into two
+    blocks = np.zeros((n, n))  # block diagonal
     blocks[: n // 2, : n // 2] = 1.0
     blocks[n // 2 :, n // 2 :] = np.eye(n - n // 2) + 1.0
     check(blocks)
@@ -97,7 +97,7 @@ def test_any_symmetric_matrix(seed, n, spread, zeros):
     check(A + A.T)
 
 
-def test_only_the_matrix_given_is_used_and_not_its_scratch():
+def test_result_does_not_depend_on_the_contents_of_scratch():
     A = turned(np.arange(6.0), 0)
     clean = eigen(A)
     values, vectors = np.full(6, np.nan), np.full((6, 6), np.nan)
@@ -108,8 +108,8 @@ def test_only_the_matrix_given_is_used_and_not_its_scratch():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_ends_and_is_not_taken_for_an_answer(n, bad):
-    """Here as in practice: a number that is none on the diagonal, and what it brings with it in its row."""
+def test_nan_and_infinity_are_reported(n, bad):
+    """NaN or infinity on the diagonal, and in the row that it contaminates."""
     for row in range(n):
         A = turned(np.arange(1.0, n + 1), n)
         A[row], A[:, row] = bad, bad
@@ -121,8 +121,8 @@ def test_what_is_not_finite_ends_and_is_not_taken_for_an_answer(n, bad):
 
 @pytest.mark.parametrize("n", [20, 40, 60, 100])
 @pytest.mark.parametrize("rank", [1, 2, 5])
-def test_large_matrices_of_low_rank_settle(n, rank):
-    """Many alike visits: all but a few eigenvalues are rounding, and that must not be worked on for ever."""
+def test_large_matrices_of_low_rank_converge(n, rank):
+    """Many similar visits: nearly all eigenvalues are rounding noise, which must not prevent convergence."""
     rng = np.random.default_rng(0)
     check(np.ones((n, n)))
     for _ in range(20):
@@ -134,6 +134,6 @@ def test_large_matrices_of_low_rank_settle(n, rank):
         check(M.T @ M)
 
 
-def test_entries_whose_squares_underflow_count_as_nothing():
+def test_entries_whose_squares_underflow_count_as_zero():
     for size in 10.0 ** -np.arange(150, 170):
         check(np.eye(4) + size * (1 - np.eye(4)))

@@ -1,4 +1,4 @@
-"""Where a fit begins: each kind of starting model, and the totals that the NMF start is made from."""
+"""Every kind of initial model, and the visit totals of the NMF initialisation."""
 
 import numpy as np
 import pytest
@@ -33,13 +33,13 @@ def test_shapes_signs_and_seeds(kind):
 
 
 @pytest.mark.parametrize("kind", ["nmf", "random"])
-def test_static_definitions_begin_at_nothing_and_h_at_the_identity(kind):
+def test_F_is_zero_and_H_the_identity(kind):
     found = model(kind, cohort(0))
     assert not found.F.any()
     assert np.array_equal(found.H, np.eye(3))
 
 
-def test_the_papers_start_is_uniform_in_every_factor():
+def test_uniform_initialisation_of_every_factor():
     c = cohort(0, n_features=200, n_static=200)
     found = model("uniform", c, rank=20, normalize=False)
     for factor in found:
@@ -49,14 +49,14 @@ def test_the_papers_start_is_uniform_in_every_factor():
     assert model("uniform", c, rank=20).F.any()
 
 
-def test_random_definitions_do_not_look_at_the_data_and_nmf_ones_do():
+def test_only_nmf_definitions_depend_on_the_data():
     one, other = cohort(0, n_patients=20, visits=(2, 9)), cohort(1, n_patients=20, visits=(2, 9))
     assert np.array_equal(model("random", one).V, model("random", other).V)
     assert not np.allclose(model("nmf", one).V, model("nmf", other).V)
     assert not model("nmf", one).V[-1].any()  # the feature that never occurs
 
 
-def test_nmf_finds_definitions_that_visit_totals_show():
+def test_nmf_recovers_definitions_from_visit_totals():
     rng = np.random.default_rng(0)
     V = np.kron(np.eye(3), np.ones((4, 1)))
     shares = np.repeat(rng.integers(0, 5, (40, 3)) * (rng.random((40, 3)) < 0.4), 3, axis=0)
@@ -65,12 +65,12 @@ def test_nmf_finds_definitions_that_visit_totals_show():
     assert np.all(cosines.max(axis=0) > 0.99)
 
 
-def test_totals_add_up_each_patients_visits():
+def test_totals_sum_the_visits_of_each_patient():
     c = cohort(2, n_patients=15)
     np.testing.assert_allclose(totals(c), [X.sum(axis=0) for X, _ in dense(c)])
 
 
-def test_totals_below_zero_are_clipped_for_the_start_only():
+def test_negative_totals_are_clipped_for_initialisation_only():
     X = np.array([[1.0, -2.0], [-3.0, 1.0], [2.0, 2.0]])
     c = Cohort(X, [0, 2, 3], allow_negative=True)
     np.testing.assert_array_equal(totals(c), [[0.0, 0.0], [2.0, 2.0]])
@@ -78,7 +78,7 @@ def test_totals_below_zero_are_clipped_for_the_start_only():
     assert np.all(np.isfinite(model("nmf", c, rank=2).V))
 
 
-def test_a_large_cohort_starts_from_some_of_its_patients(monkeypatch):
+def test_a_large_cohort_is_initialised_from_a_sample_of_patients(monkeypatch):
     monkeypatch.setattr(init, "NMF_PATIENTS", 6)
     c = cohort(2, n_patients=15, visits=(1, 9))
     every = np.array([X.sum(axis=0) for X, _ in dense(c)])
@@ -92,6 +92,6 @@ def test_a_large_cohort_starts_from_some_of_its_patients(monkeypatch):
 
 
 @pytest.mark.parametrize("X", [np.zeros((4, 5)), -np.ones((4, 5)), np.eye(4, 5)[:, [0, 0, 0, 0, 0]]])
-def test_data_with_too_little_for_nmf_still_give_every_definition_something(X):
+def test_no_definition_is_zero_when_data_are_insufficient_for_nmf(X):
     found = model("nmf", Cohort(X, [0, 2, 4], allow_negative=True), rank=4)
     np.testing.assert_allclose(np.linalg.norm(found.V, axis=0), 1)

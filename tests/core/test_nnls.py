@@ -72,7 +72,7 @@ def test_finds_scipys_solution_where_it_is_unique(solver, seed, R):
 
 
 @given(seed=st.integers(0, 2**32 - 1), R=st.integers(1, 30))
-def test_pivoting_is_never_negative_or_nan_whatever_it_is_given(seed, R):
+def test_bpp_is_never_negative_or_nan(seed, R):
     """Also with a right-hand side outside the range, entries of very different size, and a warm start."""
     rng = np.random.default_rng(seed)
     design = rng.standard_normal((rng.integers(1, R + 2), R)) * 10.0 ** rng.integers(-8, 9, R)
@@ -83,7 +83,7 @@ def test_pivoting_is_never_negative_or_nan_whatever_it_is_given(seed, R):
     assert np.all(x >= 0)
 
 
-def test_descent_never_raises_the_objective():
+def test_coordinate_descent_never_raises_the_objective():
     rng = np.random.default_rng(0)
     for _ in range(50):
         design = np.abs(rng.standard_normal((6, 5)))
@@ -97,8 +97,8 @@ def test_descent_never_raises_the_objective():
             before = now
 
 
-def test_what_is_left_of_a_cancellation_is_zero():
-    """A coordinate whose best value is zero comes out as zero, not as rounding that a later step could blow up."""
+def test_residues_of_cancellation_are_zero():
+    """A coordinate whose best value is zero is exactly zero, not rounding noise that a later step could amplify."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         design = np.vstack([np.abs(rng.standard_normal((8, 6))), np.eye(6)])
@@ -108,7 +108,7 @@ def test_what_is_left_of_a_cancellation_is_zero():
         np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-9)
 
 
-def test_pivoting_gives_the_same_whatever_set_it_starts_from():
+def test_bpp_does_not_depend_on_the_initial_passive_set():
     rng = np.random.default_rng(1)
     for _ in range(50):
         design = np.vstack([rng.standard_normal((12, 7)), 0.3 * np.eye(7)])
@@ -121,7 +121,7 @@ def test_pivoting_gives_the_same_whatever_set_it_starts_from():
 
 @pytest.mark.parametrize("solver", [solve_rows_bpp, walk_from_zero])
 def test_coordinates_that_must_leave_again(solver):
-    """Columns so alike that what goes in first has to come out later, in nearly half of these problems."""
+    """Nearly collinear columns: in almost half of these problems, coordinates that enter first have to leave later."""
     rng = np.random.default_rng(2)
     for _ in range(100):
         design = np.cumsum(rng.random((14, 10)), axis=1)

@@ -16,7 +16,7 @@ from phenotaste.core.reference import polar_factor
 
 
 def by_root(U, H):
-    """Q = M C^(-1/2), for as many visits as phenotypes or more."""
+    """Q = M C^(-1/2), for at least as many visits as phenotypes."""
     R = len(H)
     root = np.empty((R, R))
     inverse_sqrt_eigh(H @ (U.T @ U) @ H.T, new_eigh_scratch(R), root)
@@ -24,7 +24,7 @@ def by_root(U, H):
 
 
 def by_rows(U, H):
-    """Q itself, for fewer visits than phenotypes."""
+    """Q, for fewer visits than phenotypes."""
     Q = np.empty(U.shape)
     polar_wide(np.ascontiguousarray(U), H, new_eigh_scratch(len(H)), Q)
     return Q
@@ -41,7 +41,7 @@ def test_long_histories(R):
         U, H = unit(rng.random((R + 5, R))), unit(rng.standard_normal((R, R)))
         Q = by_root(U, H)
         left, singular, right = np.linalg.svd(U @ H.T, full_matrices=False)
-        error = 1e-14 * (singular[0] / singular[-1]) ** 2 + 1e-12  # C squares the condition
+        error = 1e-14 * (singular[0] / singular[-1]) ** 2 + 1e-12  # C squares the condition number
         np.testing.assert_allclose(Q, left @ right, rtol=0, atol=error)
         np.testing.assert_allclose(Q.T @ Q, np.eye(R), rtol=0, atol=2 * error)
 
@@ -59,8 +59,8 @@ def test_short_histories(visits, R):
 
 
 @pytest.mark.parametrize("polar", [by_root, by_rows])
-def test_a_direction_the_patient_hardly_has_is_faded_out_not_cut(polar):
-    """Along a singular value σ of U Hᵀ, Q has length σ / max(σ, SIGMA_FLOOR), whatever the other singular values."""
+def test_Q_shrinks_smoothly_along_small_singular_values(polar):
+    """Along a singular value σ of U Hᵀ, Q has length σ / max(σ, SIGMA_FLOOR), whatever the others are."""
     visits, R = (7, 4) if polar is by_root else (3, 4)
     rng = np.random.default_rng(0)
     left, _ = np.linalg.qr(rng.standard_normal((visits, min(visits, R))))
@@ -78,8 +78,8 @@ def test_a_direction_the_patient_hardly_has_is_faded_out_not_cut(polar):
     visits=st.integers(1, 12),
     kind=st.sampled_from(["random", "sparse", "repeated", "dead", "zero"]),
 )
-def test_no_contraction_does_better(seed, R, visits, kind):
-    """⟨Q, U Hᵀ⟩ reaches the nuclear norm within the fade, and Q never stretches: all that descent needs."""
+def test_Q_is_the_best_contraction(seed, R, visits, kind):
+    """⟨Q, U Hᵀ⟩ reaches the nuclear norm up to SIGMA_FLOOR, and ‖Q‖₂ ≤ 1: the conditions for descent."""
     rng = np.random.default_rng(seed)
     U, H = rng.random((visits, R)), unit(rng.standard_normal((R, R)))
     if kind == "sparse":
@@ -100,13 +100,13 @@ def test_no_contraction_does_better(seed, R, visits, kind):
 
 
 @pytest.mark.parametrize("polar", [by_root, by_rows])
-def test_what_is_not_finite_shows(polar):
+def test_nan_propagates(polar):
     U = np.random.default_rng(0).random((7 if polar is by_root else 3, 4))
     U[1, 2] = np.nan
     assert np.isnan(polar(U, np.eye(4))).any()
 
 
-def test_a_matrix_that_is_not_finite_has_no_root():
+def test_infinity_gives_nan():
     root, C = np.empty((3, 3)), np.eye(3)
     C[2, 2] = np.inf
     inverse_sqrt_eigh(C, new_eigh_scratch(3), root)
