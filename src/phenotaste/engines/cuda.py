@@ -265,7 +265,8 @@ class CudaSession(EngineSession):
         return kernel.upload_model(model, self.weights.lam, self.scale, self.device)
 
     def _launch(self, mode: str, chunk: Chunk, model: kernel.DeviceModel, **options: Any) -> None:
-        kernel.launch(self.launcher, mode, chunk.patients, model, chunk.state, self.scratch, **options)
+        settings = kernel.LaunchOptions(**options)
+        kernel.launch(self.launcher, mode, chunk.patients, model, chunk.state, self.scratch, settings)
 
     def _free_memory(self) -> float:
         import torch

@@ -220,6 +220,15 @@ def new_chunk_state(visits: int, patients: int, rank: int, device: Any) -> Chunk
     )
 
 
+class LaunchOptions(NamedTuple):
+    """What the modes of the kernel need besides tensors of the chunk."""
+
+    beta: float = 0.0  # extrapolation of a step
+    tol: float = 0.0  # of a projection
+    max_iter: int = 0  # of a projection
+    loss: Any = None  # patients × 3, written by "score"
+
+
 def launch(
     launcher: Any,
     mode: str,
@@ -227,25 +236,21 @@ def launch(
     model: DeviceModel,
     state: ChunkState,
     scratch: DeviceScratch,
-    *,
-    beta: float = 0.0,
-    tol: float = 0.0,
-    max_iter: int = 0,
-    loss: Any = None,
+    options: LaunchOptions,
 ) -> None:
     """Run the kernel on all patients of a chunk."""
     tensors = patients._asdict() | model._asdict() | scratch._asdict()
-    tensors |= {"A": patients.static, "loss": scratch.W if loss is None else loss}
+    tensors |= {"A": patients.static, "loss": scratch.W if options.loss is None else options.loss}
     tensors |= {"U": state.U, "U_prev": state.U_prev, "passive": state.passive}
     task = Task(
         *(ctypes.c_void_p(tensors[name].data_ptr()) for name in POINTERS),
         model.lam,
-        beta,
-        tol,
+        options.beta,
+        options.tol,
         model.hh,
         len(patients.norms),
         patients.static.shape[1],
-        max_iter,
+        options.max_iter,
     )
     launcher.patients(mode, task)
 
