@@ -202,7 +202,7 @@ def test_extrapolation_saves_iterations_and_keeps_the_minimum(monkeypatch):
     c, _ = simulate.recovery(noise=0.05, noise_scale="data", n_patients=20, n_visits=30)
     settings = {"max_iter": 2000, "tol": 1e-8, "random_state": 0, "init": "random"}
     fast = Spartan(4, **settings).fit(c)
-    monkeypatch.setattr(loop, "PLAIN_FIRST", 10**9)
+    monkeypatch.setattr(loop, "PLAIN_ITERATIONS", 10**9)
     plain = Spartan(4, **settings).fit(c)
     assert fast.loss_curve_[-1] <= plain.loss_curve_[-1] * (1 + 1e-5)
     assert fast.n_iter_ < 0.6 * plain.n_iter_
