@@ -1,6 +1,5 @@
 """One method on one split, from records to test figures, and the folder of finished splits."""
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from phenotaste.prediction.measures import (
 from phenotaste.prediction.methods import Candidate, Fitted, TuningSettings
 from phenotaste.prediction.split_cohorts import SplitCohorts, draw_split, split_cohort
 from phenotaste.runs.folder import RunFolder
-from phenotaste.storage.encoding import pack, unpack
+from phenotaste.storage.encoding import json_value, pack, unpack
 
 RISK_QUANTILES = (0.025, 0.975)  # between which calibration curves are drawn
 STREAM = 3  # part of every seed: never renumber
@@ -61,7 +60,7 @@ class EvaluationFolder(RunFolder[Task, SplitResult]):
 
     def encode(self, task: Task, result: SplitResult) -> bytes:
         arrays = {name: np.asarray(array, np.float64) for name, array in result.arrays.items()}
-        return pack(without_nan(result.figures), arrays)
+        return pack(json_value(result.figures), arrays)
 
     def decode(self, task: Task, content: bytes) -> SplitResult:
         unpacked = unpack(content)
@@ -139,12 +138,3 @@ def definitions(model: methods.ScoreModel, cohorts: SplitCohorts, n_features: in
 def split_seed(random_state: int, number: int) -> int:
     """Return the seed of all fits on a split: methods and candidates have the same starting points."""
     return int(np.random.SeedSequence([random_state, STREAM, number]).generate_state(1)[0])
-
-
-def without_nan(value: Any) -> Any:
-    """Replace numbers that are not finite, which JSON lacks, by None."""
-    if isinstance(value, dict):
-        return {name: without_nan(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [without_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,7 +11,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.errors import InputError
 from phenotaste.runs.folder import RunFolder
 from phenotaste.selection.grid import BOOTSTRAP, HALF, FitSettings, Grid, Task
-from phenotaste.storage.encoding import pack, unpack
+from phenotaste.storage.encoding import json_value, pack, unpack
 from phenotaste.taste import TASTE
 
 
@@ -106,18 +106,16 @@ def task_patients(cohort: Cohort, task: Task, settings: FitSettings) -> tuple[Co
 
 
 def fit_figures(model: TASTE) -> dict[str, Any]:
-    figures = {
-        "rmse": model.rmse_,
-        "cpi": model.cpi_,
-        "objective": float(model.loss_curve_[-1]),
-        "iterations": model.n_iter_,
-        "outcome": model.outcome_,
-    }
-    # JSON has no NaN.
-    return {
-        name: None if isinstance(value, float) and not np.isfinite(value) else value
-        for name, value in figures.items()
-    }
+    figures: dict[str, Any] = json_value(
+        {
+            "rmse": model.rmse_,
+            "cpi": model.cpi_,
+            "objective": model.loss_curve_[-1],
+            "iterations": model.n_iter_,
+            "outcome": model.outcome_,
+        }
+    )
+    return figures
 
 
 def reconstruction_error(model: TASTE, cohort: Cohort) -> float | None:

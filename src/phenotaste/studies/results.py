@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phenotaste.plotting import image_files
 from phenotaste.runs.folder import RunFolder
-from phenotaste.storage.encoding import BLANK, is_sealed, seal
+from phenotaste.storage.encoding import BLANK, is_sealed, json_value, seal
 from phenotaste.studies.study import Cell, Row, Study
 from phenotaste.studies.study_page import page
 
@@ -35,7 +34,7 @@ class StudyFolder(RunFolder[Cell, CellResult]):
         return f"{cell_name(cell)}.json"
 
     def encode(self, cell: Cell, result: CellResult) -> bytes:
-        rows, facts = [to_json(row) for row in result.rows], to_json(result.facts)
+        rows, facts = [json_value(row) for row in result.rows], json_value(result.facts)
         record = {"sha256": BLANK, "cell": cell, "rows": rows, "facts": facts}
         return seal(json.dumps(record).encode())
 
@@ -68,15 +67,6 @@ def cell_name(cell: Cell) -> str:
 def cell_id(cell: Cell) -> str:
     """Return the digest at the end of the cell's name."""
     return cell_name(cell)[-8:]
-
-
-def to_json(row: Row) -> Row:
-    """Convert numpy scalars to Python's, and numbers that are not finite to None."""
-    values = {key: value.item() if hasattr(value, "item") else value for key, value in row.items()}
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in values.items()
-    }
 
 
 def write_results(folder: StudyFolder, cells: list[Cell]) -> None:
