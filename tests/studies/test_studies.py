@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from helpers import toy_study
 from phenotaste import InputError
 from phenotaste.runs.resources import timed
+from phenotaste.storage.encoding import json_value
 from phenotaste.studies import Options, run, study_page
 from phenotaste.studies.results import (
     CellResult,
@@ -21,7 +22,6 @@ from phenotaste.studies.results import (
     cell_name,
     read_results,
     summarise,
-    to_json,
 )
 from phenotaste.studies.run import Jobs, environment, run_study
 
@@ -229,7 +229,7 @@ def test_nan_becomes_blank():
         "e": "x",
         "f": np.bool_(True),
     }
-    assert to_json(row) == {"a": 1.5, "b": 2, "c": None, "d": None, "e": "x", "f": True}
+    assert json_value(row) == {"a": 1.5, "b": 2, "c": None, "d": None, "e": "x", "f": True}
 
 
 def test_times_are_of_the_clock_and_of_the_processor(monkeypatch):
