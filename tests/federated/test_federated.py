@@ -97,8 +97,8 @@ def test_on_the_same_shards_the_factors_are_bitwise_equal(tmp_path):
         for part in engine.parts:
             part.init_U(model)
         expected = loop.fit(engine, model, normalize=True, exact=False, max_iter=20, tol=0.0)
-    for actual, wanted in zip((fitted.H_, fitted.V_, fitted.F_), expected.model, strict=True):
-        np.testing.assert_array_equal(actual, wanted)
+    for factor, exact in zip((fitted.H_, fitted.V_, fitted.F_), expected.model, strict=True):
+        np.testing.assert_array_equal(factor, exact)
     np.testing.assert_allclose(fitted.loss_curve_, expected.losses, rtol=1e-14)
 
 

@@ -175,9 +175,13 @@ def step(
     min_cell_size: Annotated[int, typer.Option(help="Set columns of fewer patients to zero.", min=1)] = 11,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Add noise: privacy budget over all rounds.", show_default=False),
+        typer.Option(
+            help="Add noise: privacy budget over all rounds; 1 is strong, 10 weak.", show_default=False
+        ),
     ] = None,
-    delta: Annotated[float, typer.Option(help="Delta of the (epsilon, delta) privacy budget.")] = 1e-5,
+    delta: Annotated[
+        float, typer.Option(help="Delta of the privacy budget, well below 1 / patients.")
+    ] = 1e-5,
     exact: Annotated[
         bool, typer.Option("--exact", help="Send exact sums although the other sites may add noise.")
     ] = False,

@@ -11,7 +11,7 @@ from phenotaste.core.loop import Outcome, State, extrapolated
 from phenotaste.core.records import Array, Model, Sums
 from phenotaste.errors import InputError
 from phenotaste.federated.columns import ColumnNames
-from phenotaste.federated.messages import FEDERATION_ID, is_integer, unpack
+from phenotaste.federated.messages import FEDERATION_ID, MAX_COUNT, unpack
 from phenotaste.federated.privacy import PrivacyBudget
 from phenotaste.federated.requests import (
     EVALUATE,
@@ -26,6 +26,7 @@ from phenotaste.federated.requests import (
 from phenotaste.federated.settings import Settings, check_sites
 from phenotaste.storage import tensors
 from phenotaste.storage.encoding import DIGEST
+from phenotaste.validation import is_integer
 
 DONE = "done"
 COORDINATOR_KIND, COORDINATOR_FOLDER = "federated-coordinator", "coordinator"
@@ -200,7 +201,7 @@ def _load(path: Path, kind: str, parse: Callable[[Files, dict[str, Any]], T], me
 
 
 def _parse_coordinator(files: Files, meta: dict[str, Any]) -> CoordinatorState:
-    if not FEDERATION_ID.fullmatch(meta["federation"]) or not is_integer(meta["round"]):
+    if not FEDERATION_ID.fullmatch(meta["federation"]) or not is_integer(meta["round"], max=MAX_COUNT):
         raise ValueError("round")
     if meta["phase"] not in (JOIN, STEP, EVALUATE, DONE):
         raise ValueError("phase")
@@ -269,7 +270,7 @@ def load_site(folder: Path) -> SiteState:
 def _parse_site(files: Files, meta: dict[str, Any]) -> SiteState:
     if not FEDERATION_ID.fullmatch(meta["federation"]) or not DIGEST.fullmatch(meta["request"]):
         raise ValueError("digest")
-    if not all(is_integer(meta[name]) for name in ("min_cell_size", "noisy_rounds", "round")):
+    if not all(is_integer(meta[name], max=MAX_COUNT) for name in ("min_cell_size", "noisy_rounds", "round")):
         raise ValueError("round")
     budget, courses = meta["epsilon_delta"], files["courses"]
     return SiteState(

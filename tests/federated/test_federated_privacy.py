@@ -51,7 +51,7 @@ def test_an_invalid_budget_is_refused(values):
         privacy.PrivacyBudget(*values)
 
 
-def new_engine(c, settings):
+def new_session(c, settings):
     aligned = align(c, columns_of(c))
     mu = patient_weights(settings.mu, settings.weights, aligned.norms, settings.rank)
     return ThreadEngine().open(aligned.shard, Weights(0.3, mu), settings.rank, c.shape[1], n_jobs=1)
@@ -64,21 +64,21 @@ def some_model(rng, chosen):
 
 
 def clipped_sums(c, model, chosen):
-    engine = new_engine(c, chosen)
-    engine.init_U(model)
-    return engine.step_clipped(model, privacy.clipping(chosen)), engine
+    session = new_session(c, chosen)
+    session.init_U(model)
+    return session.step_clipped(model, privacy.clipping(chosen)), session
 
 
 def test_without_a_bound_clipped_sums_are_the_sums():
     chosen = Settings(rank=3, noise=True, patient_size=60.0, clip=1e12)
     model = some_model(np.random.default_rng(0), chosen)
-    found, engine = clipped_sums(COHORTS[0], model, chosen)
-    other = new_engine(COHORTS[0], chosen)
+    actual, session = clipped_sums(COHORTS[0], model, chosen)
+    other = new_session(COHORTS[0], chosen)
     other.init_U(model)
-    wanted = other.step(model)
-    for mine, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
-    np.testing.assert_allclose(engine.U, other.U, rtol=1e-12)
+    expected = other.step(model)
+    for part, exact in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(part, exact, rtol=1e-9, atol=1e-9 * np.abs(exact).max())
+    np.testing.assert_allclose(session.U, other.U, rtol=1e-12)
 
 
 @settings(max_examples=15, deadline=None)
@@ -164,19 +164,19 @@ def test_a_complete_fit_with_noise(tmp_path):
 
 def test_with_noise_the_join_response_holds_the_patient_count_only_and_noise_is_drawn_once(tmp_path):
     init(tmp_path / "work", ["north"], NOISY, features=FEATURES, static=STATIC)
-    post, here = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
-    first = messages.read(step(post, COHORTS[0], epsilon=5.0, **here).response)
+    post, site = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
+    first = messages.read(step(post, COHORTS[0], epsilon=5.0, **site).response)
     assert first.arrays == {}
     assert "features" not in first.header
     assert first.header["visits"] == 0  # an exact number would be about patients
     combine(tmp_path / "work")
-    one = step(post, COHORTS[0], **here)
+    one = step(post, COHORTS[0], **site)
     content = one.response.read_bytes()
-    again = step(post, COHORTS[0], **here)
+    again = step(post, COHORTS[0], **site)
     assert again.response.read_bytes() == content
     assert again.epsilon == one.epsilon > 0
     with pytest.raises(InputError, match="another epsilon or delta"):
-        step(post, COHORTS[0], epsilon=9.0, **here)
+        step(post, COHORTS[0], epsilon=9.0, **site)
 
 
 def test_with_noise_rare_codes_are_not_suppressed(tmp_path):
@@ -184,36 +184,36 @@ def test_with_noise_rare_codes_are_not_suppressed(tmp_path):
     c = hospitals()[2]
     names = c.feature_names.tolist()
     init(tmp_path / "work", ["east"], NOISY, features=names, static=STATIC)
-    post, here = tmp_path / "work" / "exchange", {"site": "east", "state": tmp_path / "east"}
-    step(post, c, exact=True, **here)
+    post, site = tmp_path / "work" / "exchange", {"site": "east", "state": tmp_path / "east"}
+    step(post, c, exact=True, **site)
     combine(tmp_path / "work")
-    sums = messages.read(step(post, c, **here).response).arrays["XU.0"]
+    sums = messages.read(step(post, c, **site).response).arrays["XU.0"]
     assert sums[names.index("rare")].any()
 
 
 def test_with_noise_a_request_for_evaluation_is_refused(tmp_path):
     init(tmp_path / "work", ["north"], NOISY, features=FEATURES, static=STATIC)
-    post, here = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
-    step(post, COHORTS[0], epsilon=5.0, **here)
+    post, site = tmp_path / "work" / "exchange", {"site": "north", "state": tmp_path / "north"}
+    step(post, COHORTS[0], epsilon=5.0, **site)
     request = messages.read(combine(tmp_path / "work").message)
     header = {name: value for name, value in request.header.items() if name not in ("format", "version")}
     (post / "round-0002.safetensors").write_bytes(
         messages.pack({**header, "kind": "evaluate", "round": 2}, request.arrays)
     )
     with pytest.raises(InputError, match="no coordinator writes"):
-        step(post, COHORTS[0], **here)
+        step(post, COHORTS[0], **site)
 
 
 def test_the_site_has_to_choose_a_budget_or_exact_sums(tmp_path):
     init(tmp_path / "noisy" / "work", ["north"], NOISY, features=FEATURES, static=STATIC)
     init(tmp_path / "exact" / "work", ["north"], Settings(rank=2))
-    here = {"site": "north", "state": tmp_path / "north"}
+    site = {"site": "north", "state": tmp_path / "north"}
     with pytest.raises(InputError, match="--epsilon"):
-        step(tmp_path / "noisy" / "work" / "exchange", COHORTS[0], **here)
+        step(tmp_path / "noisy" / "work" / "exchange", COHORTS[0], **site)
     with pytest.raises(InputError, match="--epsilon"):
-        step(tmp_path / "noisy" / "work" / "exchange", COHORTS[0], epsilon=1.0, exact=True, **here)
+        step(tmp_path / "noisy" / "work" / "exchange", COHORTS[0], epsilon=1.0, exact=True, **site)
     with pytest.raises(InputError, match="without noise"):
-        step(tmp_path / "exact" / "work" / "exchange", COHORTS[0], epsilon=1.0, **here)
+        step(tmp_path / "exact" / "work" / "exchange", COHORTS[0], epsilon=1.0, **site)
     assert not (tmp_path / "north").exists()
 
 
