@@ -513,7 +513,7 @@ def test_an_interrupted_build_leaves_no_files(tmp_path, message):
         process.send_signal(message)
         rest = steps.read()
     assert process.wait(timeout=60) == 130, rest
-    assert rest.splitlines()[-1].startswith("Stopped")
+    assert rest.splitlines()[-1].startswith("Interrupted")
     assert "Traceback" not in rest
     assert not (tmp_path / "COHORT").exists()
     assert os.listdir(tmp_path / "tmp") == []

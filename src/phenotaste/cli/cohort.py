@@ -1,4 +1,4 @@
-"""`phenotaste cohort`: from a hospital's database, claims or files to a cohort with its attrition table."""
+"""`phenotaste cohort`: build a cohort with its attrition table from a database, claims or files."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ Template = Annotated[
     bool,
     typer.Option(
         "--template",
-        help="Print a file of settings to edit.",
+        help="Print a template of the settings file.",
         callback=print_template,
         is_eager=True,
     ),
@@ -61,7 +61,9 @@ def every_source(ctx: typer.Context, template: Template = False) -> None:
 @cohort.command(cls=GroupedCommand)
 @with_flags
 def synpuf(
-    folder: Annotated[Path, typer.Argument(help="Folder of DE-SynPUF files, gz or not.", metavar="FOLDER")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of DE-SynPUF files, gzipped or not.", metavar="FOLDER")
+    ],
     out: Out,
     claims: Annotated[
         list[str] | None,
@@ -71,7 +73,7 @@ def synpuf(
     *,
     flags: Flags,
 ) -> None:
-    """Build a cohort from CMS claims as DE-SynPUF has them.
+    """Build a cohort from CMS claims in the format of DE-SynPUF.
 
     Diagnoses as CCS categories, a visit is a day, as in the paper.
 
@@ -97,16 +99,14 @@ def omop(
         typer.Argument(help="DuckDB file, folder of Parquet or CSV, or postgresql://…", metavar="LOCATION"),
     ],
     out: Out,
-    schema: Annotated[
-        str | None, flag(panel=SOURCE, text="Schema that holds the CDM.", metavar="NAME")
-    ] = None,
+    schema: Annotated[str | None, flag(panel=SOURCE, text="Schema of the CDM.", metavar="NAME")] = None,
     codes: Annotated[
         CodesChoice | None,
-        flag(panel=SOURCE, text="standard concepts, or source codes (usual with --ccs).", metavar="WHICH"),
+        flag(panel=SOURCE, text="standard concepts, or source codes (default with --ccs).", metavar="WHICH"),
     ] = None,
     source_vocabulary: Annotated[
         str | None,
-        flag(panel=SOURCE, text="What source diagnoses are where the CDM does not say.", metavar="NAME"),
+        flag(panel=SOURCE, text="Vocabulary of source diagnoses without one.", metavar="NAME"),
     ] = None,
     drugs: Annotated[
         str | None,
@@ -114,13 +114,13 @@ def omop(
     ] = None,
     condition_level: Annotated[
         int | None,
-        flag(panel=SOURCE, text="Roll conditions up to so many levels below the top.", metavar="N"),
+        flag(panel=SOURCE, text="Level below the top to roll conditions up to.", metavar="N"),
     ] = None,
     cohort_table: Annotated[
-        str | None, flag(panel=SOURCE, text="ATLAS cohort table, as results.cohort.", metavar="TABLE")
+        str | None, flag(panel=SOURCE, text="ATLAS cohort table, such as results.cohort.", metavar="TABLE")
     ] = None,
     cohort_id: Annotated[
-        int | None, flag(panel=SOURCE, text="Its cohort definition: population and index.", metavar="N")
+        int | None, flag(panel=SOURCE, text="Cohort definition id: population and index.", metavar="N")
     ] = None,
     index_concepts: Annotated[
         Path | None, flag(panel=WINDOW, text="Concept set of ATLAS (JSON) as index codes.", metavar="FILE")
@@ -131,7 +131,7 @@ def omop(
 ) -> None:
     """Build a cohort from an OMOP CDM 5.3 or 5.4.
 
-    A role that may only read suffices. The password comes from the address, PGPASSWORD or ~/.pgpass, and is
+    A read-only role is sufficient. The password is taken from the address, PGPASSWORD or ~/.pgpass, and is
     never printed or stored.
 
     Examples:
@@ -145,11 +145,11 @@ def omop(
         from phenotaste.sources import omop
         from phenotaste.sources.records import KINDS
 
-        groups = settings.groups  # what they need of the source is not to be asked for twice
+        groups = settings.groups  # the groupers determine which codes are read
         options.setdefault("codes", "standard" if groups.ccs is None else "source")
         options.setdefault("drugs", "auto" if groups.atc is None else f"atc{groups.atc}")
         coded = index_concepts is not None or (settings.index is not None and settings.index.codes)
-        kinds = KINDS if coded else settings.kinds  # an index code may be of a kind that makes no features
+        kinds = KINDS if coded else settings.kinds  # index codes may be of another kind than features
         return omop.read(workspace, location, kinds=kinds, index_concepts=index_concepts, **options)
 
     from phenotaste.build.settings import Index
@@ -237,36 +237,38 @@ def synthea(
 def tables(
     events: Annotated[
         Path,
-        flag(panel=SOURCE, text="CSV or Parquet of patient, time, code, or more.", metavar="FILE"),
+        flag(panel=SOURCE, text="CSV or Parquet with patient, time, code.", metavar="FILE"),
     ],
     out: Out,
     static: Annotated[
-        Path | None, flag(panel=SOURCE, text="CSV or Parquet, a row for each patient.", metavar="FILE")
+        Path | None, flag(panel=SOURCE, text="CSV or Parquet with one row per patient.", metavar="FILE")
     ] = None,
     column: Annotated[
         list[str] | None,
-        flag(panel=SOURCE, text="Our name of a column and yours; repeatable.", metavar="OURS=THEIRS"),
+        flag(
+            panel=SOURCE, text="Name of a column and its name in the file; repeatable.", metavar="NAME=COLUMN"
+        ),
     ] = None,
     kind: Annotated[
-        str | None, flag(panel=SOURCE, text="Kind of events that do not say it.", metavar="KIND")
+        str | None, flag(panel=SOURCE, text="Kind of events without one.", metavar="KIND")
     ] = None,
     vocabulary: Annotated[
-        str | None, flag(panel=SOURCE, text="Vocabulary of codes that do not say it.", metavar="NAME")
+        str | None, flag(panel=SOURCE, text="Vocabulary of codes without one.", metavar="NAME")
     ] = None,
     template: Template = False,
     *,
     flags: Flags,
 ) -> None:
-    """Build a cohort from a table of events and one of static facts.
+    """Build a cohort from a table of events and one of static features.
 
-    Events have patient, time and code, and may have visit, vocabulary, kind and value. Static facts have patient,
-    may have birth, death and sex, and every further column is a static feature.
+    Events have patient, time and code, and may have visit, vocabulary, kind and value. The static table
+    has patient, may have birth, death and sex, and every further column is a static feature.
 
     Example:
 
         phenotaste cohort tables --events E.parquet --static S.csv --out COHORT
 
-    With another name of a column:
+    With another column name:
 
         phenotaste cohort tables --events E.csv --column patient=pid --out COHORT
     """
@@ -285,7 +287,7 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         ours, equals, theirs = pair.partition("=")
         if not (ours.strip() and equals and theirs.strip()):
-            raise typer.BadParameter("write OURS=THEIRS, such as patient=pid", param_hint="--column")
+            raise typer.BadParameter("use NAME=COLUMN, such as patient=pid", param_hint="--column")
         if names.setdefault(ours.strip(), theirs.strip()) != theirs.strip():
             raise typer.BadParameter(f"{ours.strip()} is given twice", param_hint="--column")
     return names

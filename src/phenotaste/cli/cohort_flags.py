@@ -1,4 +1,4 @@
-"""The flags that all ways to a cohort share, and the settings that they make of a file and a source's defaults."""
+"""The options that all `phenotaste cohort` commands share, and their conversion to build settings."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -45,20 +45,20 @@ def flag(*names: str, panel: str, text: str, metavar: str | None = None, **more:
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, show_default=False, **more)
 
 
-Out = Annotated[Path, flag(panel=RUN, text="Folder to save the cohort as.", metavar="COHORT")]
+Out = Annotated[Path, flag(panel=RUN, text="Folder of the saved cohort.", metavar="COHORT")]
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What was given on the command line; None or empty is what was not."""
+    """The options given on the command line; None or empty if not given."""
 
     visit: Annotated[
         VisitChoice | None,
-        flag(panel=CODES, text="A visit: encounter, day, week, month, or auto.", metavar="UNIT"),
+        flag(panel=CODES, text="Unit of visits: encounter, day, week, month, or auto.", metavar="UNIT"),
     ] = None
     values: Annotated[
         ValuesChoice | None,
-        flag(panel=CODES, text="An entry: counts, binary or log (of 1 + count).", metavar="KIND"),
+        flag(panel=CODES, text="Values of entries: counts, binary or log (of 1 + count).", metavar="KIND"),
     ] = None
     kinds: Annotated[
         list[str] | None,
@@ -70,22 +70,22 @@ class Flags:
     ] = None
     atc: Annotated[
         int | None,
-        flag(panel=CODES, text="Cut ATC codes to this level, 1 to 5.", metavar="LEVEL"),
+        flag(panel=CODES, text="Truncate ATC codes to this level, 1 to 5.", metavar="LEVEL"),
     ] = None
     groups: Annotated[
         Path | None,
-        flag(panel=CODES, text="Table of code and group for what the others leave.", metavar="FILE"),
+        flag(panel=CODES, text="Table of code and group for codes not yet grouped.", metavar="FILE"),
     ] = None
     multi3: Annotated[
         Path | None,
         flag("--ccs-table", panel=CODES, text="Table of code and category for --ccs multi3.", metavar="FILE"),
     ] = None
     keep_unmapped: Annotated[
-        bool, flag("--keep-unmapped", panel=CODES, text="Keep codes in no group, as features of their own.")
+        bool, flag("--keep-unmapped", panel=CODES, text="Keep ungrouped codes as features of their own.")
     ] = False
     min_patients: Annotated[
         int | None,
-        flag(panel=CODES, text="Keep features that so many patients have.", metavar="N"),
+        flag(panel=CODES, text="Minimum number of patients per feature.", metavar="N"),
     ] = None
     index: Annotated[
         list[str] | None,
@@ -100,36 +100,37 @@ class Flags:
     ] = None
     gap: Annotated[
         int | None,
-        flag(panel=WINDOW, text="The window ends so long before the index (6).", metavar="MONTHS"),
+        flag(panel=WINDOW, text="Time between window and index (6).", metavar="MONTHS"),
     ] = None
     washout: Annotated[
         int | None,
-        flag(panel=WINDOW, text="History free of index codes before the index.", metavar="MONTHS"),
+        flag(panel=WINDOW, text="Required history without index codes before the index.", metavar="MONTHS"),
     ] = None
     short_history: Annotated[
-        bool, flag("--short-history", panel=WINDOW, text="Take histories that do not cover the window.")
+        bool, flag("--short-history", panel=WINDOW, text="Include histories that do not cover the window.")
     ] = False
-    match: Annotated[int | None, flag(panel=WINDOW, text="Most controls for each case.", metavar="RATIO")] = (
-        None
-    )
+    match: Annotated[
+        int | None, flag(panel=WINDOW, text="Maximum number of controls per case.", metavar="RATIO")
+    ] = None
     match_same: Annotated[
         list[str] | None,
-        flag(panel=WINDOW, text="Columns that cases and controls share, as sex.", metavar="LIST"),
+        flag(panel=WINDOW, text="Columns to match exactly, such as sex.", metavar="LIST"),
     ] = None
     min_visits: Annotated[
-        int | None, flag(panel=PATIENTS, text="Keep patients with so many visits.", metavar="N")
+        int | None, flag(panel=PATIENTS, text="Minimum number of visits per patient.", metavar="N")
     ] = None
     static_columns: Annotated[
         str | None,
         flag(
             "--static-columns",
             panel=PATIENTS,
-            text="Static columns to use, as sex,race; all of them.",
+            text="Static columns, such as sex,race; default all.",
             metavar="LIST",
         ),
     ] = None
     age_bands: Annotated[
-        str | None, flag(panel=PATIENTS, text="Where age bands begin, as 60,70,80.", metavar="AGES")
+        str | None,
+        flag(panel=PATIENTS, text="Lower bounds of the age bands, such as 60,70,80.", metavar="AGES"),
     ] = None
     drop_implausible: Annotated[
         bool,
@@ -144,21 +145,19 @@ class Flags:
         flag(panel=PATIENTS, text="Use the features of a fitted model.", metavar="MODEL"),
     ] = None
     settings: Annotated[
-        Path | None, flag(panel=RUN, text="TOML file of settings; flags override it.", metavar="FILE")
+        Path | None, flag(panel=RUN, text="TOML file of settings; options override it.", metavar="FILE")
     ] = None
-    overwrite: Annotated[bool, flag("--overwrite", panel=RUN, text="Replace an earlier COHORT.")] = False
+    overwrite: Annotated[bool, flag("--overwrite", panel=RUN, text="Replace an existing COHORT.")] = False
     threads: Threads = None
     memory: Annotated[
         float | None,
-        flag(
-            panel=RUN, text="Memory for the database, in GB (3); it spills to disk.", metavar="GB", min=0.25
-        ),
+        flag(panel=RUN, text="Memory limit of the database, in GB (3).", metavar="GB", min=0.25),
     ] = None
     json_: Json = False
 
 
 class GroupedCommand(TyperCommand):
-    """Lists options under headings."""
+    """Shows options in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {name: [] for name in PANELS}
@@ -174,7 +173,7 @@ class GroupedCommand(TyperCommand):
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter `flags` is spelt out as one option for each of Flags."""
+    """Replace the parameter `flags` of a command by one option per field of Flags."""
     own = [param for param in inspect.signature(command).parameters.values() if param.name != "flags"]
     shared = [
         inspect.Parameter(
@@ -195,9 +194,9 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings_of(flags: Flags, source: str, index: "Index | None" = None) -> "Settings":
-    """The source's defaults, over them the file, over both the flags.
+    """Settings from the defaults of the source, overridden by the file, overridden by the options.
 
-    `index` is what to start from where the source itself says when time is counted from.
+    `index` is the default if the source itself defines index dates.
     """
     from phenotaste.build.settings import source_defaults
     from phenotaste.build.toml import from_toml
@@ -254,7 +253,7 @@ def match_of(flags: Flags, match: "Match | None") -> "Match | None":
     return replace(match or Match(), **changes) if changes else match
 
 
-NONE = object()  # given, and it means None
+NONE = object()  # an option whose value stands for None
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -266,7 +265,7 @@ def word(choice: str, none: str) -> Any:
 
 
 def words(items: Iterable[str]) -> tuple[str, ...]:
-    """Flags may be repeated, and each may be a list."""
+    """Join repeated options, each of which may be a comma-separated list."""
     return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
 
 
@@ -278,9 +277,9 @@ def ages(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter("write whole numbers, such as 60,70,80", param_hint="--age-bands") from None
+        raise typer.BadParameter("use integers, such as 60,70,80", param_hint="--age-bands") from None
 
 
 def path_text(path: Path | None) -> str | None:
-    """Absolute, so that the settings beside the cohort still say which file it was."""
+    """The absolute path, which stays valid in the settings saved with the cohort."""
     return None if path is None else str(path.absolute())

@@ -1,4 +1,4 @@
-"""What a built cohort looks like on a terminal, and as JSON."""
+"""A built cohort as terminal output and as JSON."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from phenotaste.build import Built
 
 COUNTS = ("patients", "visits", "events")
-# Of the data quality, what is worth a line where it is not zero, and what became of it.
-ODD = {
+# The counts of the data quality that are printed if not zero, and the handling of these events.
+PROBLEMS = {
     "events_without_code": ("Events without a code", "dropped"),
     "events_without_date": ("Events without a date", "dropped"),
     "events_of_unknown_patients": ("Events of unlisted patients", "dropped"),
@@ -23,8 +23,8 @@ ODD = {
     "events_before_birth": ("Events before birth", None),
     "events_after_death": ("Events after death", None),
     "events_in_the_future": ("Events in the future", None),
-    "visits_without_codes": ("Visits without codes", "left out"),
-    "patients_without_events": ("Patients without events", "left out"),
+    "visits_without_codes": ("Visits without codes", "excluded"),
+    "patients_without_events": ("Patients without events", "excluded"),
 }
 FILES = {
     "attrition": "attrition.csv",
@@ -40,16 +40,18 @@ def print_built(built: "Built", location: str, out: Path) -> None:
     lines = [line.split(maxsplit=1) for line in str(built.cohort.summary()).splitlines()]
     print_list(f"Cohort of {location}", [(name.capitalize(), text) for name, text in lines])
     print_attrition(built)
-    if odd := quality_lines(built):
-        print_list("Data quality", odd)
+    if problems := quality_lines(built):
+        print_list("Data quality", problems)
     if built.notes:
         print_list("Notes", [("-", printable(note)) for note in built.notes])
-    print_list("Saved", [(name.capitalize(), str(path)) for name, path in places(out).items()], wrap=False)
+    print_list(
+        "Saved", [(name.capitalize(), str(path)) for name, path in output_files(out).items()], wrap=False
+    )
 
 
 def print_attrition(built: "Built") -> None:
     screen = console()
-    screen.print(Text("\nAttrition: what is left after each step", "bold"))
+    screen.print(Text("\nAttrition: remaining after each step", "bold"))
     table = Table(box=SIMPLE_HEAD, pad_edge=True, show_edge=False)
     table.add_column("step", overflow="fold")
     for name in COUNTS:
@@ -60,24 +62,24 @@ def print_attrition(built: "Built") -> None:
 
 
 def quality_lines(built: "Built") -> list[tuple[str, str]]:
-    """Everything odd that was found, and its fate; a line for each kind of it."""
+    """One line per kind of data problem, with its handling."""
     implausible = "dropped" if built.settings.implausible == "drop" else "kept"
     lines = [
-        (name, f"{built.quality[key]:,}, {fate or implausible}")
-        for key, (name, fate) in ODD.items()
+        (name, f"{built.quality[key]:,}, {handling or implausible}")
+        for key, (name, handling) in PROBLEMS.items()
         if built.quality.get(key)
     ]
     if len(built.unmapped):
-        kept = "kept as they are" if built.settings.groups.unmapped == "keep" else "dropped"
+        kept = "kept" if built.settings.groups.unmapped == "keep" else "dropped"
         events = int(built.unmapped["events"].sum())
         listed = f"{len(built.unmapped):,} with {events:,} events, {kept}, listed in {FILES['unmapped']}"
         lines.append(("Codes in no group", listed))
     return lines
 
 
-def places(out: Path) -> dict[str, Path]:
-    beside = {name: out / file for name, file in FILES.items()}
-    return {"cohort": out} | {name: path for name, path in beside.items() if path.exists()}
+def output_files(out: Path) -> dict[str, Path]:
+    files = {name: out / file for name, file in FILES.items()}
+    return {"cohort": out} | {name: path for name, path in files.items() if path.exists()}
 
 
 def as_record(built: "Built", source: str, location: str, out: Path) -> dict[str, Any]:
@@ -89,5 +91,5 @@ def as_record(built: "Built", source: str, location: str, out: Path) -> dict[str
         "attrition": built.attrition.to_dict("records"),
         "quality": built.quality,
         "notes": list(built.notes),
-        "files": {name: str(path) for name, path in places(out).items()},
+        "files": {name: str(path) for name, path in output_files(out).items()},
     }

@@ -1,4 +1,4 @@
-"""A cohort from a source as the command line makes it: checked first, built, saved, and told about."""
+"""Builds a cohort from a source for the command line: checks the output, builds, saves and prints."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -23,10 +23,10 @@ GIGABYTE = 2**30
 @dataclass(frozen=True)
 class Source:
     name: str
-    location: str  # as it may be printed
+    location: str  # without secrets, for messages
     read: "Callable[[Workspace, Settings], Records]"
-    options: "Mapping[str, Any]"  # how it is read, to be stored with the cohort
-    index: "Index | None" = None  # to start from, where the source itself says when time is counted from
+    options: "Mapping[str, Any]"  # of the reader, stored with the cohort
+    index: "Index | None" = None  # the default, if the source defines index dates
 
 
 def run(source: Source, flags: Flags, out: Path) -> None:
@@ -68,7 +68,7 @@ def build_and_save(source: Source, settings: "Settings", flags: Flags, out: Path
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Ctrl-C and a request to end leave no patients' data behind; DuckDB takes both for an error of its own."""
+    """Remove temporary patient data on Ctrl-C and SIGTERM, which DuckDB reports as errors of its own."""
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -81,13 +81,13 @@ def stoppable() -> Iterator[None]:
 
 
 def features_of(model: Path) -> "ModelColumns":
-    """The names that a fitted model knows its features by."""
+    """The feature names of a fitted model."""
     from phenotaste import TASTE
     from phenotaste.build import ModelColumns
 
     fitted = TASTE.load(model)
     if fitted.feature_names_in_ is None:
-        raise InputError(f"{model} was fitted without names of features; fit it on a cohort that has them.")
+        raise InputError(f"{model} was fitted without feature names; fit it to a cohort that has them.")
     static = fitted.static_names_in_
     return ModelColumns(
         tuple(map(str, fitted.feature_names_in_)), None if static is None else tuple(map(str, static))
