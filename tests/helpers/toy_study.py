@@ -1,4 +1,4 @@
-"""A study that takes no time: squares of numbers, to try out what all studies share."""
+"""A study that takes no time, squares of numbers, for tests of what all studies share."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ TIMED = False
 ACCEPTS = frozenset({"starts", "fraction", "limit_minutes", "size"})
 
 done: list[int] = []  # numbers in the order in which they were squared
-stop_at: list[int] = []  # numbers at which somebody presses Ctrl-C
+stop_at: list[int] = []  # numbers at which Ctrl-C is simulated
 
 
 def cells(options):

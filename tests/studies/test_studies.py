@@ -177,7 +177,7 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_written(tmp_p
 def test_studies_that_take_times_run_alone(tmp_path):
     with pytest.raises(InputError, match="measures times, so its cells run one after another"):
         run("speed", tmp_path / "out", Options(quick=True), jobs=2)
-    with pytest.raises(InputError, match="There is no study 'spede': choose one of recovery, speed"):
+    with pytest.raises(InputError, match="The study 'spede' does not exist: choose one of recovery, speed"):
         run("spede", tmp_path / "out")
     with pytest.raises(InputError, match="threads=0"):
         run("speed", tmp_path / "out", Options(quick=True), threads=0)

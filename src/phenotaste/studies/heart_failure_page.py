@@ -30,17 +30,17 @@ REPEATED = "static repeated"
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
     drawn = new_figure(10.6, 3.6)
     left, middle, right = drawn.subplots(1, 3, width_ratios=(1.15, 0.8, 1.25))
-    stability(left, table)
-    shares(middle, phenotypes(results, REPEATED))
-    found(right, results)
+    draw_stability(left, table)
+    draw_static_shares(middle, phenotypes(results, REPEATED))
+    draw_recovery(right, results)
     for axis in (left, middle, right):
         clean_axes(axis)
     right.spines["left"].set_visible(False)
     return drawn
 
 
-def stability(axis: "Axes", table: "pd.DataFrame") -> None:
-    """The paper's figure: the lowest mean dissimilarity at each number of phenotypes."""
+def draw_stability(axis: "Axes", table: "pd.DataFrame") -> None:
+    """Draw the paper's figure, the lowest mean dissimilarity at each number of phenotypes."""
     error_line(
         axis,
         table["rank"],
@@ -64,8 +64,8 @@ def stability(axis: "Axes", table: "pd.DataFrame") -> None:
     set_labels(axis, "Stability", "number of phenotypes", "mean dissimilarity, its standard error")
 
 
-def shares(axis: "Axes", rows: "pd.DataFrame") -> None:
-    """COPA with static features repeated: what part of each definition they are."""
+def draw_static_shares(axis: "Axes", rows: "pd.DataFrame") -> None:
+    """Draw the fraction of each definition that static features have, for COPA with static features repeated."""
     axis.barh(rows["phenotype"], 100 * rows["static_share"], color=RED, height=0.6, label="static features")
     axis.barh(
         rows["phenotype"],
@@ -82,28 +82,30 @@ def shares(axis: "Axes", rows: "pd.DataFrame") -> None:
     axis_legend_below(axis)
 
 
-def found(axis: "Axes", results: "pd.DataFrame") -> None:
-    """How near each planted phenotype was found, by TASTE and by COPA with static features repeated."""
-    ours = phenotypes(results, planted_model(results)).set_index("planted")["cosine"]
-    theirs = phenotypes(results, REPEATED).set_index("planted")["cosine"]
+def draw_recovery(axis: "Axes", results: "pd.DataFrame") -> None:
+    """Draw the cosine with each planted phenotype, for TASTE and for COPA with static features repeated."""
+    taste = phenotypes(results, planted_model(results)).set_index("planted")["cosine"]
+    copa = phenotypes(results, REPEATED).set_index("planted")["cosine"]
     for y, name in enumerate(PHENOTYPES):
-        if name in ours.index and name in theirs.index:
-            axis.plot([ours[name], theirs[name]], [y, y], color=LINE, linewidth=2, zorder=1)
+        if name in taste.index and name in copa.index:
+            axis.plot([taste[name], copa[name]], [y, y], color=LINE, linewidth=2, zorder=1)
     for values, colour, mark, label in (
-        (theirs, GREY, "^", "COPA (+static)"),
-        (ours, BLUE, "o", "TASTE"),
+        (copa, GREY, "^", "COPA (+static)"),
+        (taste, BLUE, "o", "TASTE"),
     ):
-        there = [y for y, name in enumerate(PHENOTYPES) if name in values.index]
-        cosines = [float(values[PHENOTYPES[y]]) for y in there]
-        axis.scatter(cosines, there, color=colour, marker=mark, s=34, label=label, zorder=3)
-    axis.set_yticks(range(len(PHENOTYPES)), [escape_name(wrapped(name)) for name in PHENOTYPES], fontsize=8)
+        recovered = [y for y, name in enumerate(PHENOTYPES) if name in values.index]
+        cosines = [float(values[PHENOTYPES[y]]) for y in recovered]
+        axis.scatter(cosines, recovered, color=colour, marker=mark, s=34, label=label, zorder=3)
+    axis.set_yticks(
+        range(len(PHENOTYPES)), [escape_name(short_name(name)) for name in PHENOTYPES], fontsize=8
+    )
     axis.invert_yaxis()
     axis.set_xlim(-0.03, 1.03)
     set_labels(axis, "Recovery of planted phenotypes", "cosine with the planted codes")
     axis_legend_below(axis)
 
 
-def wrapped(name: str) -> str:
+def short_name(name: str) -> str:
     return name.replace(" Heart Failure", "").replace(" Heart Disease", " heart disease")
 
 

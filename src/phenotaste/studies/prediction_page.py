@@ -41,7 +41,7 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
             if part["rank"].isna().all():
                 axis.axhline(part["auc_mean"].iloc[0], label=LABELS[method], **style | {"linewidth": 1.0})
                 continue
-            x = np.arange(len(part)) + 0.05 * (place - 1.5)  # side by side, so that bars can be told apart
+            x = np.arange(len(part)) + 0.05 * (place - 1.5)  # side by side, so that bars do not overlap
             style |= {"label": LABELS[method], "markersize": 3.5, "zorder": 4 if method == TASTE_NAME else 3}
             error_line(axis, x, part["auc_mean"], part["auc_sd"], **style)
         ranks = sorted(rows["rank"].dropna().unique())

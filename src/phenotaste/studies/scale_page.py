@@ -23,57 +23,53 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
     on_gpu = table[table["device"] == "cuda"]
     drawn, axes = drawing.grid(1, 3 if len(on_gpu) else 2, width=4.0, height=3.0)
     complete, iteration = axes[0][:2]
-    panel(complete, table[(table["part"] == COMPLETE) & (table["device"] == "cpu")], "processor_seconds")
-    panel(iteration, table[table["device"] == "cpu"], "processor_iteration")
+    draw_panel(complete, table[(table["part"] == COMPLETE) & (table["device"] == "cpu")], "processor_seconds")
+    draw_panel(iteration, table[table["device"] == "cpu"], "processor_iteration")
     set_labels(complete, "A fit to 1e-4", y="processor seconds")
     set_labels(iteration, "An iteration")
     if len(on_gpu):
         wall = axes[0][2]
         taste = table[(table["part"] == COMPLETE) & (table["method"] == "TASTE")]
-        panel(wall, taste[taste["device"] == "cpu"], "seconds")
+        draw_panel(wall, taste[taste["device"] == "cpu"], "seconds")
         wall.plot(on_gpu["patients"], on_gpu["seconds_mean"], label="TASTE, on a GPU", **ON_GPU)
-        sizes_below(wall, taste["patients"])
+        label_sizes(wall, taste["patients"])
         set_labels(wall, "A fit to 1e-4, elapsed time", y="seconds")
     drawing.legend(drawn, axes)
     return drawn
 
 
-def panel(axis: "Axes", rows: "pd.DataFrame", measure: str) -> None:
-    """Means against patients; a fit that was stopped is an arrow: it would have taken longer."""
+def draw_panel(axis: "Axes", rows: "pd.DataFrame", measure: str) -> None:
+    """Draw means against patients; an arrow is a fit that was stopped, a lower bound."""
     for method in sort_methods(rows["method"]):
-        mine = rows[rows["method"] == method]
-        ended = (
-            mine[mine["finished_mean"] > 0]
-            if measure == "processor_seconds"
-            else mine[mine["iterations_mean"] > 0]
-        )
-        if len(ended):
-            drawing.line(axis, ended, "patients", measure, method)
-        stopped = mine[(mine["finished_mean"] == 0) & (mine["iterations_mean"] > 0)]
+        part = rows[rows["method"] == method]
+        complete = part["finished_mean" if measure == "processor_seconds" else "iterations_mean"] > 0
+        if complete.any():
+            drawing.line(axis, part[complete], "patients", measure, method)
+        stopped = part[(part["finished_mean"] == 0) & (part["iterations_mean"] > 0)]
         if measure == "processor_seconds" and len(stopped):
             style = {"color": drawing.STYLES[method]["color"], "marker": "$↑$", "s": 90}
             axis.scatter(stopped["patients"], stopped[f"{measure}_mean"], **style, zorder=6)
     axis.set_xscale("log")
     if rows[f"{measure}_mean"].notna().any():
         axis.set_yscale("log")
-    sizes_below(axis, rows["patients"])
+    label_sizes(axis, rows["patients"])
 
 
-def sizes_below(axis: "Axes", patients: "pd.Series") -> None:
-    """Sizes, but for those whose words would run into the one before."""
-    there: list[int] = []
+def label_sizes(axis: "Axes", patients: "pd.Series") -> None:
+    """Label the sizes, except those whose labels would overlap."""
+    labelled: list[int] = []
     sizes = sorted(int(size) for size in patients.unique())
     apart = 1.9 if len(sizes) < 6 else 3.9
     for size in sizes:
-        if not there or size > apart * there[-1]:
-            there.append(size)
-    axis.set_xticks(there, [short(size) for size in there], fontsize=LABEL_SIZE)
+        if not labelled or size > apart * labelled[-1]:
+            labelled.append(size)
+    axis.set_xticks(labelled, [format_size(size) for size in labelled], fontsize=LABEL_SIZE)
     axis.minorticks_off()
     set_labels(axis, x="patients")
 
 
-def short(size: int) -> str:
-    """12,500 is 12.5 k."""
+def format_size(size: int) -> str:
+    """Return 12.5 k for 12500."""
     for unit, name in ((1_000_000, " M"), (1_000, " k")):
         if size >= unit:
             return f"{size / unit:g}{name}"
