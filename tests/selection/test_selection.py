@@ -72,7 +72,7 @@ def test_reproducibility_is_the_minimum_share_over_phenotypes():
     a, b, c = np.eye(4)[0], np.eye(4)[1], np.eye(4)[2]
     starts = [(a, b, 1.0), (a, b, 2.0), (b, a, 3.0), (a, c, 4.0)]
     results = [result(np.column_stack([x, y]), rmse=rmse) for x, y, rmse in starts]
-    row = table.stability(results)
+    row = table.stability_columns(results)
     assert row["reproducibility"] == pytest.approx(2 / 3)
     assert row["matched"] == pytest.approx(5 / 6)
     assert row["dissimilarity"] == pytest.approx(3 * 0.5 / 6)

@@ -48,10 +48,10 @@ def recovered(place):
 def test_recovery_keeps_cross_products_the_same_at_every_noise_and_reading(recovered):
     found, text = recovered
     ours = found.summary[found.summary["method"] == "TASTE"]
-    assert set(zip(ours["noise_scale"], ours["q"], strict=True)) == set(recovery.READINGS)
+    assert set(zip(ours["noise_scale"], ours["q"], strict=True)) == set(recovery.VARIANTS)
     assert ours.groupby(["noise_scale", "q"])["noise"].nunique().eq(2).all()
     assert ours["cpi_mean"].min() >= 0.99
-    assert f"TASTE's CPI is at least {ours['cpi_mean'].min():.4f} at every level" in text
+    assert f"TASTE's CPI is at least {ours['cpi_mean'].min():.4f} at every noise level" in text
 
 
 def test_recovery_measures_match_their_definitions(recovered):
@@ -122,7 +122,7 @@ def test_a_killed_and_interrupted_process_resumes(place, recovered):
     killed = times_of(out)
     status, errors = stop([*command, "--resume"], out, signal.SIGINT, len(killed) + 3)
     assert status == 130
-    assert "results.csv has what is finished; --resume goes on." in errors
+    assert "results.csv has the finished results; --resume continues the run." in errors
     kept = times_of(out)
     assert 3 <= len(killed) < len(kept) < 32
     assert len(read_results(out / "results.csv")) == len(kept)
@@ -180,7 +180,7 @@ def test_speed_compares_the_methods_under_both_kinds_of_weights(timed):
     assert (rows[["seconds", "processor_seconds"]] > 0).all(axis=None)
     assert "up to 4.5" in text
     assert "up to 2" in text
-    assert "Only one μ was tried" in text  # the quick grid has one: nothing to compare
+    assert "Only one μ was run" in text  # the quick grid has one: nothing to compare
 
 
 def test_on_one_core_cohen_takes_the_same_steps(timed):
@@ -233,9 +233,9 @@ def test_patients_of_synpuf_are_drawn(tmp_path):
     assert len(cohorts.synpuf(str(tmp_path), 10**6, 3)) == len(cohorts.synpuf_claims(str(tmp_path))) > 700
     cell = {"data": cohorts.SYNPUF, "patients": 50, "data_seed": 3}
     context = CellContext(Options(synpuf=str(tmp_path)))
-    assert np.array_equal(speed.data_of(cell, context).patient_ids, some.patient_ids)
+    assert np.array_equal(speed.cell_cohort(cell, context).patient_ids, some.patient_ids)
     with pytest.raises(InputError, match="needs the folder of DE-SynPUF"):
-        speed.data_of(cell, CellContext(Options()))
+        speed.cell_cohort(cell, CellContext(Options()))
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +280,7 @@ def test_a_fit_whose_first_iteration_would_take_too_long_is_not_started(monkeypa
             [{**slow, **row, "seconds": None, "processor_seconds": None, "cpi": None, "last_decrease": None}]
         )
     )
-    assert "not begun: one iteration would take about" in scale_page.whole_fits(table)
+    assert "not started: one iteration would take about" in scale_page.complete_fits(table)
 
 
 @pytest.mark.parametrize(("method", "bytes_a_visit"), [("TASTE", 2 * 8 * 5), ("CopaPlus", 3 * 8 * 5)])
@@ -301,7 +301,7 @@ def test_a_fit_larger_than_memory_is_not_started(method, bytes_a_visit, monkeypa
         ]
     )
     table = scale.table(pd.DataFrame([{**cell, **nothing, **row}]).astype({"gb_needed": float}))
-    assert "not begun: needs 0 GB of memory" in scale_page.iterations(table)
+    assert "not started: requires 0 GB of memory" in scale_page.iterations(table)
 
 
 def test_the_ratio_to_a_stopped_fit_is_a_lower_bound():
@@ -356,7 +356,7 @@ def test_heart_failure_uses_cases_and_selects_as_the_paper_does(failing_hearts):
     assert len(chosen) == best["rank"]
     assert (chosen["lam"] == best["lam"]).all()
     assert (chosen["mu"] == best["mu"]).all()
-    assert f"names **{int(best['rank'])}** phenotypes" in text
+    assert f"chooses **{int(best['rank'])}** phenotypes" in text
 
 
 def test_static_features_take_over_where_they_are_repeated(failing_hearts):

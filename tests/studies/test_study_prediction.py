@@ -90,7 +90,7 @@ def test_a_cell_is_a_pure_function_of_itself():
 
 def test_the_two_cohorts_differ_in_labels_alone():
     plain, static = (
-        prediction.cohort_of(name, 3000, 0, None) for name in ("phenotypes alone", "static features too")
+        prediction.load_cohort(name, 3000, 0, None) for name in ("phenotypes alone", "static features too")
     )
     assert (plain.visits != static.visits).nnz == 0
     assert (plain.static == static.static).all()
@@ -126,12 +126,12 @@ def test_the_page_matches_the_results():
     assert "is above COPA with static;" in first
     assert "is below" not in first
     assert "is below GRU and Codes and static;" in second
-    assert "cannot be told apart by these splits from" in second
+    assert "does not differ detectably from" in second
     ours = results[(results["cohort"] == "phenotypes alone") & (results["method"] == "taste")]["auc"]
     bounds = over_splits(ours.tolist(), "auc")
     wanted = f"{ours.mean():.3f} ({bounds['auc_splits_low']:.3f} to {bounds['auc_splits_high']:.3f})"
     assert f"| TASTE | {wanted} |" in text
-    assert "5 splits" in text
+    assert "5 stratified splits" in text
     assert "0.7554" in text
 
 
@@ -158,7 +158,7 @@ def test_without_torch_its_methods_are_skipped_and_reported(monkeypatch):
     monkeypatch.setattr(prediction, "find_spec", lambda name: None)
     results = made_up_results({}, splits=2)
     assert set(results["method"]) == set(LABELS) - {"cntf", "gru"}
-    assert "need torch, which was not there" in prediction.text(results, prediction.table(results))
+    assert "require torch, which was not installed" in prediction.text(results, prediction.table(results))
 
 
 def test_the_figure_has_a_panel_for_each_cohort_and_every_method():
