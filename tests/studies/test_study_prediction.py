@@ -80,9 +80,9 @@ def test_a_cell_is_a_pure_function_of_itself():
     cells = [
         cell for cell in prediction.cells(Options(quick=True)) if cell["method"] in ("taste", "raw-static")
     ]
-    prediction.cohort_of.cache_clear()
+    prediction.load_cohort.cache_clear()
     found = prediction.run(cells[-1], CellContext(Options(quick=True)))
-    prediction.cohort_of.cache_clear()
+    prediction.load_cohort.cache_clear()
     assert prediction.run(cells[-1], CellContext(Options(quick=True), threads=1)) == found
     assert 0 <= found["auc"] <= 1
     assert found["n_patients"] == 300
@@ -122,7 +122,7 @@ def test_the_page_matches_the_results():
     text = prediction.text(results, prediction.table(results))
     lines = text.splitlines()
     first, second = (next(line for line in lines if line.startswith(f"- *simulated: {word}")) for word in (
-        "risk follows from phenotypes alone", "risk follows from static"))  # fmt: skip
+        "risk depends on phenotypes only", "risk also depends on static"))  # fmt: skip
     assert "is above COPA with static;" in first
     assert "is below" not in first
     assert "is below GRU and Codes and static;" in second
