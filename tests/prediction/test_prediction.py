@@ -264,4 +264,4 @@ def test_one_outlying_slope_does_not_dominate_the_summary():
     assert row["calibration_slope"] == pytest.approx(1.1)
     assert bounds(row)[2] == "95 % interval over splits"
     single = summary_table({Task("taste", 0): finished[Task("taste", 0)]}).iloc[0]
-    assert bounds(single) == (0.7, 0.7, "95 % interval by resampled patients")
+    assert bounds(single) == (0.7, 0.7, "95 % bootstrap interval")

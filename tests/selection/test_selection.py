@@ -272,7 +272,7 @@ def test_evidence_counts_reproduced_phenotypes(kept, patients):
     short = found.reproducibility.set_index(["phenotype", "kind", "factor"])
     part = stored.query("phenotype == 1 and kind == 'bootstrap' and factor == 'V'")["similarity"]
     assert short.loc[(1, "bootstrap", "V"), "reproducibility"] == np.mean(part >= 0.8)
-    assert short.loc[(1, "bootstrap", "V"), "lowest"] == part.min()
+    assert short.loc[(1, "bootstrap", "V"), "minimum"] == part.min()
 
 
 def test_bootstraps_and_halves_hold_the_patients_they_should(patients):
