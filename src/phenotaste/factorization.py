@@ -14,7 +14,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file, phenotypes
-from phenotaste.cohort import Cohort
+from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of, patients_having
 from phenotaste.core import loop
 from phenotaste.core.kernels.sums import square_sum
@@ -225,10 +225,24 @@ class Factorization(TransformerMixin, BaseEstimator):
         for name in self._amounts:
             check_number(name, getattr(self, name))
 
+    def validate(self, cohort: Cohort) -> None:
+        """Raise the InputError that `fit` would raise for these settings and this cohort, without fitting.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> TASTE(rank=0).validate(cohort)
+        Traceback (most recent call last):
+            ...
+        phenotaste.errors.InputError: rank=0 must be an integer of at least 1.
+        """
+        self._read(cohort)
+
     def _read(self, cohort: Cohort) -> Aligned:
         """The cohort as a fit needs it, checked."""
         self._check_settings()
-        self._need_cohort(cohort)
+        check_cohort(cohort, type(self).__name__)
         n_features = cohort.shape[1]
         if n_features == 0:
             raise InputError(
@@ -252,13 +266,6 @@ class Factorization(TransformerMixin, BaseEstimator):
     def _allocator(self) -> Allocator:
         """Allocates arrays as long as the cohort."""
         return np.empty
-
-    def _need_cohort(self, cohort: Any) -> None:
-        if not isinstance(cohort, Cohort):
-            raise InputError(
-                f"{type(self).__name__} works on a Cohort, not on {type(cohort).__name__}: "
-                "build one with Cohort(...) or Cohort.from_events(...)."
-            )
 
     def _best_start(
         self, attempt: Callable[[int, np.random.Generator], loop.Fit], writer: CheckpointWriter | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from phenotaste import model_file
-from phenotaste.cohort import Cohort
+from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of_fitted
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
@@ -199,7 +199,7 @@ class TASTE(Factorization):
         True
         """
         check_is_fitted(self, "V_")
-        self._need_cohort(cohort)
+        check_cohort(cohort, type(self).__name__)
         rank = self.H_.shape[0]
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
         engine = self._engine()

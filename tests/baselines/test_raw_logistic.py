@@ -107,7 +107,7 @@ def test_refusals():
         model.fit(cohort())
     with pytest.raises(InputError, match="one label per patient"):
         model.fit(c, [0, 1])
-    with pytest.raises(InputError, match="works on a Cohort"):
+    with pytest.raises(InputError, match="needs a Cohort"):
         model.fit(c.visits, c.labels)
     with pytest.raises(InputError, match="C must be"):
         clone(model).set_params(C=-1).fit(c)

@@ -550,7 +550,7 @@ def test_postgresql_errors_do_not_show_the_password(call, tmp_path, postgres_ser
     wrong = "wr0ng-passw0rd"
     url = postgres_server.url(password=wrong)
     assert wrong not in refused(line(url), "password")
-    message = refused(line(postgres_server.url(), "--schema", "no_such_schema"), "no schema")
+    message = refused(line(postgres_server.url(), "--schema", "no_such_schema"), "no readable schema")
     assert postgres_server.reader_password not in message
     message = refused(line(postgres_server.url(port=postgres.free_port())))
     assert postgres_server.reader_password not in message

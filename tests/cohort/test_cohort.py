@@ -157,18 +157,18 @@ def test_noncanonical_matrices_are_canonicalised_in_a_copy(data, indices, tidy_d
 @pytest.mark.parametrize("row", range(6))
 @pytest.mark.parametrize("fault", ["unsorted", "zero"])
 def test_noncanonical_entries_are_detected_anywhere(row, fault, monkeypatch):
-    monkeypatch.setattr(checks, "LOOKED_AT_ONCE", 3)  # entries: rows of 1, 2 … 6 are looked at some at a time
+    monkeypatch.setattr(checks, "ENTRIES_PER_BLOCK", 3)  # several blocks of rows of 1, 2 … 6 entries
     lengths = np.arange(1, 7)
     indices = np.concatenate([np.arange(n) for n in lengths])
     data, bounds = np.ones(len(indices)), np.concatenate([[0], np.cumsum(lengths)])
-    assert checks.is_tidy(sp.csr_array((data, indices, bounds), shape=(6, 6)))
+    assert checks.is_canonical(sp.csr_array((data, indices, bounds), shape=(6, 6)))
     last = bounds[row + 1] - 1
     if fault == "zero":
         data[last] = 0
     elif row > 0:
         indices[last], indices[last - 1] = indices[last - 1], indices[last]
     untidy = fault == "zero" or row > 0
-    assert checks.is_tidy(sp.csr_array((data, indices, bounds), shape=(6, 6))) is not untidy
+    assert checks.is_canonical(sp.csr_array((data, indices, bounds), shape=(6, 6))) is not untidy
 
 
 def test_big_arrays_are_shared_not_copied_and_only_the_view_is_read_only():
@@ -272,17 +272,17 @@ bad_csc.indices = np.array([0, 7, 1, 0], np.int32)
         ({"visits": np.zeros((3, 0)), "feature_names": None}, "no columns"),
         ({"visits": bad_csr}, "outside its 3 features"),
         ({"visits": negative_csr}, "outside its 3 features"),
-        ({"visits": falling_csr}, "indptr does not fit"),
-        ({"visits": long_csr}, "indptr does not fit"),
-        ({"visits": bad_csc}, "not a sound sparse matrix"),
+        ({"visits": falling_csr}, "indptr does not match"),
+        ({"visits": long_csr}, "indptr does not match"),
+        ({"visits": bad_csc}, "not a valid sparse matrix"),
         ({"offsets": [1, 2, 2, 3]}, "start at 0"),
         ({"offsets": [0, 2, 1, 3]}, "decreases at the patient at position 1"),
         ({"offsets": [0, 2, 2, 4]}, "ends at 4 but there are 3 visits"),
         ({"offsets": [0, 2, 2, 2]}, "ends at 2 but there are 3 visits"),
         ({"offsets": [0]}, "no patients"),
         ({"offsets": []}, "no patients"),
-        ({"offsets": [0.0, 2.0, 2.0, 3.0]}, "offsets must hold whole numbers, not float64"),
-        ({"offsets": [False, True]}, "offsets must hold whole numbers, not bool"),
+        ({"offsets": [0.0, 2.0, 2.0, 3.0]}, "offsets must hold integers, not float64"),
+        ({"offsets": [False, True]}, "offsets must hold integers, not bool"),
         ({"static": [[0, 1], [1, nan], [1, 1]]}, "'old' is missing (NaN) for the patient at position 1"),
         ({"static": [[0, 1], [1, 0], [-inf, 1]]}, "'male' is infinite for the patient at position 2"),
         (
@@ -297,8 +297,8 @@ bad_csc.indices = np.array([0, 7, 1, 0], np.int32)
         ({"patient_ids": ["a", SECRET, SECRET]}, "patient at position 2 has the id of an earlier one"),
         ({"patient_ids": [5, 5, 6]}, "patient at position 1 has the id of an earlier one"),
         ({"patient_ids": [1, 2]}, "patient_ids has 2 entries for 3 patients"),
-        ({"patient_ids": [1.0, 2.0, 3.0]}, "patient_ids must hold whole numbers or texts"),
-        ({"patient_ids": np.array(["a", None, 3], object)}, "patient_ids must hold whole numbers or texts"),
+        ({"patient_ids": [1.0, 2.0, 3.0]}, "patient_ids must hold integers or strings"),
+        ({"patient_ids": np.array(["a", None, 3], object)}, "patient_ids must hold integers or strings"),
         ({"visit_times": [1, 2]}, "visit_times has 2 entries for 3 visits"),
         ({"visit_times": [2, 1, 0]}, "earlier than the visit before for the patient at position 0"),
         ({"visit_times": [1, 2, nan]}, "visit_times is missing or infinite for the patient at position 2"),
@@ -306,9 +306,9 @@ bad_csc.indices = np.array([0, 7, 1, 0], np.int32)
         ({"visit_times": ["2020-01-01"] * 3}, "visit_times must hold dates"),
         ({"visit_times": pd.to_datetime(["2020-01-01"] * 3, utc=True)}, "visit_times must hold dates"),
         ({"feature_names": ["a", "b"]}, "feature_names has 2 entries for 3 columns"),
-        ({"feature_names": ["a", "b", "a"]}, "feature_names holds 'a' more than once"),
-        ({"feature_names": [1, 2, 3]}, "feature_names must hold texts"),
-        ({"static_names": ["a", "a"]}, "static_names holds 'a' more than once"),
+        ({"feature_names": ["a", "b", "a"]}, "feature_names contains 'a' more than once"),
+        ({"feature_names": [1, 2, 3]}, "feature_names must hold strings"),
+        ({"static_names": ["a", "a"]}, "static_names contains 'a' more than once"),
         ({"labels": [1, 0]}, "labels has 2 entries for 3 patients"),
         ({"labels": ["case", "control", "case"]}, "labels must hold numbers"),
         ({"labels": [1, inf, 0]}, "labels is infinite for the patient at position 1"),
@@ -732,7 +732,7 @@ def gap(name, row=4, value=None):
         (events(value=gap("value", value=-1.0).astype(float)), "'value' of events is negative in row 4"),
         (events(value=gap("value", value=inf).astype(float)), "'value' of events is infinite in row 4"),
         (events(value=["1"] * 7), "'value' of events must hold numbers, not"),
-        (events(patient=[SECRET, 1, 2, 3, 4, 5, 6]), "'patient' of events mixes kinds of values"),
+        (events(patient=[SECRET, 1, 2, 3, 4, 5, 6]), "'patient' of events mixes types of values"),
         (events(patient=np.arange(7.0)), "'patient' of events must hold integers or text, not double"),
         (events(feature=EVENTS["time"]), "'feature' of events must hold integers or text, not timestamp"),
         (events(time=["01/02/2020"] * 7), "not ISO 8601; convert it with pandas.to_datetime"),
@@ -759,14 +759,14 @@ def test_events_that_are_refused(frame, words):
         (STATIC.iloc[:0], "2 patients with events have no row in static"),
         (STATIC.assign(patient=[1, 2, 3]), "text in one table and integers in the other"),
         (STATIC.assign(sex=["m", None, "f"]), "'sex' of static has no value in row 1"),
-        (STATIC.assign(sex=pd.Categorical(["m", None, "f"])), "for instance with 'unknown'"),
+        (STATIC.assign(sex=pd.Categorical(["m", None, "f"])), "for example with 'unknown'"),
         (STATIC.assign(risk=[0.1, nan, 0.2]), "'risk' of static has no value in row 1"),
         (STATIC.assign(risk=[0.1, -0.5, 0.2]), "'risk' of static is negative in row 1"),
         (STATIC.assign(risk=[0.1, inf, 0.2]), "'risk' of static is infinite in row 1"),
-        (STATIC.assign(birth=pd.to_datetime(DAYS[:3])), "'birth' of static holds dates or times"),
+        (STATIC.assign(birth=pd.to_datetime(DAYS[:3])), "'birth' of static contains dates or times"),
         (STATIC.assign(junk=[[1], [2], [3]]), "'junk' of static must hold numbers"),
         (STATIC.assign(junk=[SECRET, 1, 2]), "'junk' of static mixes kinds"),
-        (STATIC.assign(**{"sex=f": [0, 0, 0]}), "static_names holds 'sex=f' more than once"),
+        (STATIC.assign(**{"sex=f": [0, 0, 0]}), "static_names contains 'sex=f' more than once"),
     ],
 )
 def test_static_tables_that_are_refused(facts, words):

@@ -24,7 +24,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 # Public names by module, as listed in docs/reference/index.md; constants are in CONSTANTS.
 PUBLIC = {
-    "phenotaste.cohort": ["Cohort", "CohortSummary", "PatientIndexError"],
+    "phenotaste.cohort": ["Cohort", "CohortSummary", "PatientIndexError", "check_cohort"],
     "phenotaste.taste": ["TASTE", "Projection"],
     "phenotaste.metrics": ["cpi", "dissimilarity", "matched_similarity", "objective", "rmse", "similarity"],
     "phenotaste.simulate": ["Truth", "ehr", "heart_failure", "recovery"],

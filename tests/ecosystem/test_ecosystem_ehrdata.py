@@ -195,7 +195,7 @@ def with_text(edata):
         (with_text, {}, "no numbers"),
         (lambda e: e, {"static": "sex"}, "one text"),
         (lambda e: e, {"static": ["weight"]}, "no column 'weight'"),
-        (lambda e: e, {"static": ["start"]}, "holds dates"),
+        (lambda e: e, {"static": ["start"]}, "contains dates"),
         (lambda e: e, {"patient": "weight"}, "no column 'weight'"),
         (lambda e: e, {"labels": "weight"}, "no column 'weight'"),
         (lambda e: e, {"time": "weight"}, "tem has no column 'weight'"),

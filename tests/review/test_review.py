@@ -291,7 +291,7 @@ def test_counting_in_parts_is_the_same(monkeypatch):
     c = cohorts.cohort(seed=5, n_patients=30)
     shard = align.align(c, align.columns_of(c)).shard
     whole = align.patients_having(shard, c.shape[1])
-    monkeypatch.setattr(align, "COUNTED_AT_A_TIME", 7)
+    monkeypatch.setattr(align, "ENTRIES_PER_COUNT", 7)
     np.testing.assert_array_equal(align.patients_having(shard, c.shape[1])[0], whole[0])
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from phenotaste.cohort import Cohort
+from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted, read_only
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
@@ -68,7 +68,7 @@ class ExactParafac2(Factorization):
         ((5, 4), (500, 4))
         """
         check_is_fitted(self, "V_")
-        self._need_cohort(cohort)
+        check_cohort(cohort, type(self).__name__)
         aligned = align(cohort, columns_of_fitted(self))
         model = self._input_model(self._model())
         engine = self._engine(self._input_data(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)

@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from phenotaste.cohort import Cohort
+from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Columns, align_static, columns_of, move_columns, positions
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
@@ -46,7 +46,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         >>> model.C_
         1.0
         """
-        check_cohort(cohort, self)
+        check_cohort(cohort, type(self).__name__)
         self._check_settings()
         classes, case = read_labels(cohort, y)
         held_out = None if validation is None else (validation, validation_cases(validation, classes))
@@ -67,7 +67,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         [0.68, 0.32]
         """
         check_is_fitted(self, "classes_")
-        check_cohort(cohort, self)
+        check_cohort(cohort, type(self).__name__)
         case = self._probability(cohort)
         return np.column_stack([1.0 - case, case])
 
@@ -187,14 +187,6 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     def _probability(self, cohort: Cohort) -> Array:
         raise NotImplementedError
-
-
-def check_cohort(cohort: Any, model: Any) -> None:
-    if not isinstance(cohort, Cohort):
-        raise InputError(
-            f"{type(model).__name__} works on a Cohort, not on {type(cohort).__name__}: "
-            "build one with Cohort(...) or Cohort.from_events(...)."
-        )
 
 
 def read_labels(cohort: Cohort, y: Any) -> Labels:

@@ -18,7 +18,7 @@ from phenotaste.baselines.classifier import (
     validation_mask,
 )
 from phenotaste.baselines.lasso import Lasso, checked_grid, fit_lasso
-from phenotaste.cohort import Cohort
+from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop, poisson
 from phenotaste.core.init import init_model
@@ -422,7 +422,7 @@ class CNTF(ClassifierMixin, Factorization):
     def _project_counts(self, cohort: Cohort) -> tuple[Aligned, _cntf_loop.Counts, Array]:
         """The cohort aligned to the fitted columns, its scaled counts, and the maximum-likelihood S in their units."""
         check_is_fitted(self, "V_")
-        self._need_cohort(cohort)
+        check_cohort(cohort, type(self).__name__)
         aligned = align(cohort, columns_of_fitted(self))
         check_counts(aligned)
         counts = _cntf_loop.scaled_counts(aligned.shard, self.scale_)

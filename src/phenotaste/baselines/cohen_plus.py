@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from phenotaste.baselines._cohen_published import Published
-from phenotaste.cohort import Cohort
+from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
@@ -138,7 +138,7 @@ class CohenPlus(Factorization):
         ((5, 4), (500, 4))
         """
         check_is_fitted(self, "V_")
-        self._need_cohort(cohort)
+        check_cohort(cohort, type(self).__name__)
         rank = self.H_.shape[0]
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
         aligned = align(cohort, columns_of_fitted(self))

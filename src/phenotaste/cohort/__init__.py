@@ -1,5 +1,5 @@
-"""Cohorts: ragged sparse visits, static features and names, checked on the way in."""
+"""Cohorts: ragged sparse visits, static features and names, validated on construction."""
 
-from phenotaste.cohort.cohort import Cohort, CohortSummary, PatientIndexError
+from phenotaste.cohort.cohort import Cohort, CohortSummary, PatientIndexError, check_cohort
 
-__all__ = ["Cohort", "CohortSummary", "PatientIndexError"]
+__all__ = ["Cohort", "CohortSummary", "PatientIndexError", "check_cohort"]

@@ -1,4 +1,4 @@
-"""A cohort as the arrays the kernels need, its columns matched by name to a fitted model's."""
+"""The arrays of a cohort for the kernels, with columns matched by name to those of a fitted model."""
 
 import hashlib
 import json
@@ -9,15 +9,15 @@ import numpy as np
 from scipy import sparse
 
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.checks import stretches
+from phenotaste.cohort.checks import row_blocks
 from phenotaste.core.kernels.driver import patient_norms
 from phenotaste.core.records import Array, Shard
 from phenotaste.errors import InputError
 
 Allocator = Callable[[tuple[int, ...], Any], Array]  # like np.empty
 
-ENTRIES_AT_A_TIME = 2**22
-COUNTED_AT_A_TIME = 2**20  # entries: bounds what counting needs beside the data
+ENTRIES_PER_COPY = 2**22
+ENTRIES_PER_COUNT = 2**20  # bounds the temporary memory of counting
 
 
 class Columns(NamedTuple):
@@ -32,8 +32,8 @@ class Columns(NamedTuple):
 class Aligned(NamedTuple):
     shard: Shard
     norms: Array  # ‖X_k‖² of every patient
-    unknown_features: int  # columns of the cohort that the model does not know, left out
-    absent_features: int  # columns of the model that the cohort does not have, taken as zero
+    unknown_features: int  # columns of the cohort that the model does not have; ignored
+    absent_features: int  # columns of the model that the cohort does not have; zero
 
 
 def columns_of(cohort: Cohort) -> Columns:
@@ -42,15 +42,15 @@ def columns_of(cohort: Cohort) -> Columns:
 
 
 def columns_of_fitted(model: Any) -> Columns:
-    """The columns a fitted model knows, from its attributes."""
+    """The columns of a fitted model, from its attributes."""
     P = 0 if model.F_ is None else model.F_.shape[0]
     return Columns(model.V_.shape[0], model.feature_names_in_, P, model.static_names_in_)
 
 
 def align(cohort: Cohort, columns: Columns, allocate: Allocator = np.empty) -> Aligned:
-    """The cohort's data in the order of `columns`; data without names must have the same width.
+    """Arrange the data of a cohort in the order of `columns`; data without names must have the same width.
 
-    `allocate` creates the arrays for what has to be converted.
+    `allocate` creates the arrays that a conversion needs.
     """
     visits, static = cohort.visits, cohort.static
     where, unknown = positions(
@@ -64,20 +64,20 @@ def align(cohort: Cohort, columns: Columns, allocate: Allocator = np.empty) -> A
 
 
 def positions(
-    mine: Array | None, theirs: Array | None, width: int, wanted: int, kind: str
+    names: Array | None, model_names: Array | None, width: int, model_width: int, kind: str
 ) -> tuple[Array | None, int]:
-    """For each of my columns its place among theirs (−1: unknown), or None when they are the same already."""
-    if mine is None or theirs is None:
-        if width != wanted:
+    """The position of each column among those of the model (−1: unknown), or None if they are identical."""
+    if names is None or model_names is None:
+        if width != model_width:
             raise InputError(
-                f"The cohort has {width} {kind} features and the model {wanted}, and without names on both sides "
-                "they cannot be matched: give both their feature names, or the same columns in the same order."
+                f"The cohort has {width} {kind} features and the model {model_width}, which cannot be matched "
+                "without names: give both their feature names, or the same columns in the same order."
             )
         return None, 0
-    if np.array_equal(mine, theirs):
+    if np.array_equal(names, model_names):
         return None, 0
-    place = {name: j for j, name in enumerate(theirs.tolist())}
-    where = np.array([place.get(name, -1) for name in mine.tolist()], dtype=np.int64)
+    position = {name: j for j, name in enumerate(model_names.tolist())}
+    where = np.array([position.get(name, -1) for name in names.tolist()], dtype=np.int64)
     return where, int(np.sum(where < 0))
 
 
@@ -111,7 +111,7 @@ def align_static(static: Array | None, names: Array | None, columns: Columns) ->
 def shard_of(
     visits: sparse.csr_array, offsets: Array, static: Array | None, allocate: Allocator = np.empty
 ) -> Shard:
-    """The arrays as the kernels take them, read-only so that they are compiled for one kind of array."""
+    """The arrays for the kernels, read-only so that they are compiled for a single array type."""
     K = len(offsets) - 1
     A = np.zeros((K, 0)) if static is None else static
     return Shard(
@@ -124,11 +124,11 @@ def shard_of(
 
 
 def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
-    """How many patients have each temporal and each static feature at least once."""
-    # One row a patient, where a code of several visits stands several times.
+    """The number of patients with each temporal and each static feature."""
+    # One row per patient, in which a code of several visits is repeated.
     starts = shard.indptr[shard.offsets]
     counts = np.zeros(n_features, np.int64)
-    for rows in stretches(starts, COUNTED_AT_A_TIME):
+    for rows in row_blocks(starts, ENTRIES_PER_COUNT):
         codes = shard.indices[rows[0] : rows[-1]]
         ones = np.ones(len(codes), np.int8)
         by_code = sparse.csr_array((ones, codes, rows - rows[0]), shape=(len(rows) - 1, n_features)).tocsc()
@@ -143,8 +143,8 @@ def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
 def read_only(array: Array, dtype: Any = None, allocate: Allocator = np.empty) -> Array:
     if dtype is not None and array.dtype != dtype:
         view = allocate(array.shape, dtype)
-        for first in range(0, len(array), ENTRIES_AT_A_TIME):
-            view[first : first + ENTRIES_AT_A_TIME] = array[first : first + ENTRIES_AT_A_TIME]
+        for first in range(0, len(array), ENTRIES_PER_COPY):
+            view[first : first + ENTRIES_PER_COPY] = array[first : first + ENTRIES_PER_COPY]
     else:
         view = np.ascontiguousarray(array).view(np.ndarray)
     if view is array or view.base is not None:

@@ -1,4 +1,4 @@
-"""What a cohort is made of, checked: arrays in, read-only arrays out, copied only where they must change."""
+"""Validation of the arrays of a cohort; returns read-only arrays, copied only where they have to change."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ import scipy.sparse as sp
 from phenotaste.errors import InputError
 
 INT32_MAX = np.iinfo(np.int32).max
-LOOKED_AT_ONCE = 2**20  # entries
+ENTRIES_PER_BLOCK = 2**20
 
 
 class CSR(NamedTuple):
-    """The arrays of a CSR matrix that nobody has checked yet."""
+    """The arrays of a CSR matrix that has not been validated."""
 
     data: np.ndarray
     indices: np.ndarray
@@ -22,14 +22,14 @@ class CSR(NamedTuple):
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
-    """A read-only view: the caller's own array stays writeable."""
+    """A read-only view; the caller's array stays writeable."""
     view = array.view()
     view.setflags(write=False)
     return view
 
 
-def array_of(values: Any, what: str, kinds: str, wanted: str, ndim: int = 1) -> np.ndarray:
-    """`values` as an array of one of numpy's dtype kinds, or a sentence."""
+def checked_array(values: Any, what: str, kinds: str, expected: str, ndim: int = 1) -> np.ndarray:
+    """Convert `values` to an array of one of these dtype kinds, or raise an InputError."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -37,9 +37,9 @@ def array_of(values: Any, what: str, kinds: str, wanted: str, ndim: int = 1) -> 
     if "U" in kinds and array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.flat):
         array = array.astype(str)
     if not array.size and array.dtype == np.float64 and "f" not in kinds:
-        array = array.astype(np.int64 if "i" in kinds else str)  # an empty list says nothing about its kind
+        array = array.astype(np.int64 if "i" in kinds else str)  # NumPy's default for an empty list
     if array.dtype.kind not in kinds:
-        raise InputError(f"{what} must hold {wanted}, not {array.dtype.name}; convert it first.")
+        raise InputError(f"{what} must hold {expected}, not {array.dtype.name}; convert it first.")
     if array.ndim != ndim:
         raise InputError(f"{what} must have {ndim} dimension(s), not {array.ndim}; reshape it.")
     return array
@@ -47,24 +47,21 @@ def array_of(values: Any, what: str, kinds: str, wanted: str, ndim: int = 1) -> 
 
 def check_length(array: np.ndarray, length: int, what: str, per: str) -> None:
     if len(array) != length:
-        raise InputError(f"{what} has {len(array):,} entries for {length:,} {per}; give one for each.")
+        raise InputError(f"{what} has {len(array):,} entries for {length:,} {per}; give one entry for each.")
 
 
-def first_fault(values: np.ndarray, allow_negative: bool) -> tuple[int, str] | None:
-    """Where the first value stands that no model can use, and what is wrong with it."""
+def first_invalid(values: np.ndarray, allow_negative: bool) -> tuple[int, str] | None:
+    """Position and description of the first invalid value, if any."""
     if not values.size:
         return None
     with np.errstate(invalid="ignore"):
-        low, high = (
-            values.min(),
-            values.max(),
-        )  # NaN comes through both: no mask as long as the data is needed
+        low, high = values.min(), values.max()  # both propagate NaN, and need no mask as long as the data
     if np.isfinite(low) and np.isfinite(high) and (allow_negative or low >= 0):
         return None
-    faulty = ~np.isfinite(values)
+    invalid = ~np.isfinite(values)
     if not allow_negative:
-        faulty |= values < 0
-    at = int(np.argmax(faulty))
+        invalid |= values < 0
+    at = int(np.argmax(invalid))
     word = "missing (NaN)" if np.isnan(values[at]) else "infinite" if np.isinf(values[at]) else "negative"
     return at, word
 
@@ -75,7 +72,7 @@ def label(names: np.ndarray | None, position: int) -> str:
 
 def csr_parts(visits: Any) -> CSR:
     if not sp.issparse(visits):
-        dense = array_of(visits, "visits", "fbiu", "numbers", ndim=2)
+        dense = checked_array(visits, "visits", "fbiu", "numbers", ndim=2)
         visits = sp.csr_array(dense if dense.dtype == np.float32 else dense.astype(np.float64, copy=False))
     if visits.ndim != 2 or visits.dtype.kind not in "fbiu":
         raise InputError("visits must be a two-dimensional matrix of numbers; convert it first.")
@@ -85,21 +82,21 @@ def csr_parts(visits: Any) -> CSR:
                 visits.check_format()
             visits = visits.tocsr()
         except (TypeError, ValueError):
-            raise InputError("visits is not a sound sparse matrix; rebuild it.") from None
+            raise InputError("visits is not a valid sparse matrix; rebuild it.") from None
     return CSR(visits.data, visits.indices, visits.indptr, visits.shape[1])
 
 
 def checked_csr(parts: CSR) -> sp.csr_array:
-    """A CSR matrix within its bounds: compiled code will trust these index arrays, so we do not."""
-    data = array_of(parts.data, "visits", "fbiu", "numbers")
-    indices = array_of(parts.indices, "visits.indices", "iu", "whole numbers")
-    indptr = array_of(parts.indptr, "visits.indptr", "iu", "whole numbers")
+    """A CSR matrix with valid indices: compiled code indexes with them without bounds checks."""
+    data = checked_array(parts.data, "visits", "fbiu", "numbers")
+    indices = checked_array(parts.indices, "visits.indices", "iu", "integers")
+    indptr = checked_array(parts.indptr, "visits.indptr", "iu", "integers")
     n_features = parts.n_features
     if not 0 <= n_features <= np.iinfo(np.int64).max:
         raise InputError("visits has no valid number of features; rebuild the matrix.")
-    rising = len(indptr) > 0 and indptr[0] == 0 and bool((indptr[1:] >= indptr[:-1]).all())
-    if not rising or indptr[-1] > len(indices) or len(indices) != len(data):
-        raise InputError("visits.indptr does not fit the entries of visits; rebuild the matrix.")
+    increasing = len(indptr) > 0 and indptr[0] == 0 and bool((indptr[1:] >= indptr[:-1]).all())
+    if not increasing or indptr[-1] > len(indices) or len(indices) != len(data):
+        raise InputError("visits.indptr does not match the entries of visits; rebuild the matrix.")
     n_entries = int(indptr[-1])
     data, indices = data[:n_entries], indices[:n_entries]
     if n_entries and (indices.min() < 0 or indices.max() >= n_features):
@@ -119,41 +116,41 @@ def checked_visits(
     parts: CSR, offsets: np.ndarray, names: np.ndarray | None, allow_negative: bool
 ) -> sp.csr_array:
     matrix = checked_csr(parts)
-    fault = first_fault(matrix.data, allow_negative)
-    if fault:
-        row = np.searchsorted(matrix.indptr, fault[0], side="right") - 1
+    invalid = first_invalid(matrix.data, allow_negative)
+    if invalid:
+        row = np.searchsorted(matrix.indptr, invalid[0], side="right") - 1
         patient = np.searchsorted(offsets, row, side="right") - 1
         raise InputError(
-            f"feature {label(names, matrix.indices[fault[0]])} is {fault[1]} in a visit of the patient at "
+            f"feature {label(names, matrix.indices[invalid[0]])} is {invalid[1]} in a visit of the patient at "
             f"position {patient}; correct it or drop the visit."
         )
-    if not is_tidy(matrix):
+    if not is_canonical(matrix):
         matrix = matrix.copy()
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
     return frozen_csr(matrix.data, matrix.indices, matrix.indptr, matrix.shape[1])
 
 
-def is_tidy(matrix: sp.csr_array) -> bool:
-    """Whether columns rise within each row and no zero is stored.
+def is_canonical(matrix: sp.csr_array) -> bool:
+    """Whether column indices increase within each row and no zero is stored.
 
-    Some rows at a time: numpy holds the interpreter while it counts, and where a file is larger than memory another
-    thread has to drop the pages that were read.
+    Checked in blocks of rows: NumPy holds the GIL while it counts, and for files larger than memory another thread has
+    to evict the pages that were read.
     """
-    for rows in stretches(matrix.indptr, LOOKED_AT_ONCE):
-        here, shape = slice(rows[0], rows[-1]), (len(rows) - 1, matrix.shape[1])
-        some = sp.csr_array((matrix.data[here], matrix.indices[here], rows - rows[0]), shape=shape)
-        if not some.has_canonical_format or np.count_nonzero(some.data) < some.nnz:
+    for rows in row_blocks(matrix.indptr, ENTRIES_PER_BLOCK):
+        entries, shape = slice(rows[0], rows[-1]), (len(rows) - 1, matrix.shape[1])
+        block = sp.csr_array((matrix.data[entries], matrix.indices[entries], rows - rows[0]), shape=shape)
+        if not block.has_canonical_format or np.count_nonzero(block.data) < block.nnz:
             return False
     return True
 
 
-def stretches(bounds: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """The bounds of rows in stretches of at most so many entries, or one row; each begins where the last one ended."""
+def row_blocks(indptr: np.ndarray, max_entries: int) -> Iterator[np.ndarray]:
+    """Slices of `indptr` for consecutive blocks of rows with at most `max_entries` entries, or of a single row."""
     first = 0
-    while first < len(bounds) - 1:
-        last = max(int(np.searchsorted(bounds, int(bounds[first]) + most, "right")) - 1, first + 1)
-        yield bounds[first : last + 1]
+    while first < len(indptr) - 1:
+        last = max(int(np.searchsorted(indptr, int(indptr[first]) + max_entries, "right")) - 1, first + 1)
+        yield indptr[first : last + 1]
         first = last
 
 
@@ -165,16 +162,16 @@ def frozen_csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_feat
 
 
 def checked_offsets(offsets: Any, n_visits: int) -> np.ndarray:
-    array = array_of(offsets, "offsets", "iu", "whole numbers")
+    array = checked_array(offsets, "offsets", "iu", "integers")
     if len(array) < 2:
-        raise InputError("the cohort has no patients; offsets needs one entry more than there are patients.")
+        raise InputError("the cohort has no patients; offsets needs one more entry than there are patients.")
     if array[0] != 0:
         raise InputError("offsets must start at 0; put a 0 in front.")
-    falling = array[1:] < array[:-1]
-    if falling.any():
+    decreasing = array[1:] < array[:-1]
+    if decreasing.any():
         raise InputError(
-            f"offsets decreases at the patient at position {int(np.argmax(falling))}; "
-            "put the visits of each patient together and count them up."
+            f"offsets decreases at the patient at position {int(np.argmax(decreasing))}; "
+            "make the visits of each patient contiguous and accumulate their numbers."
         )
     if array[-1] != n_visits:
         raise InputError(f"offsets ends at {array[-1]:,} but there are {n_visits:,} visits; make them agree.")
@@ -184,24 +181,26 @@ def checked_offsets(offsets: Any, n_visits: int) -> np.ndarray:
 def checked_names(names: Any, length: int, what: str) -> np.ndarray | None:
     if names is None:
         return None
-    array = array_of(names, what, "U", "texts")
+    array = checked_array(names, what, "U", "strings")
     check_length(array, length, what, "columns")
     if len(np.unique(array)) < length:
         values, counts = np.unique(array, return_counts=True)
-        raise InputError(f"{what} holds {str(values[counts > 1][0])!r} more than once; rename one of them.")
+        raise InputError(
+            f"{what} contains {str(values[counts > 1][0])!r} more than once; rename one of them."
+        )
     return frozen(array)
 
 
 def checked_ids(ids: Any, n_patients: int) -> np.ndarray:
     if ids is None:
         return frozen(np.arange(n_patients))
-    array = array_of(ids, "patient_ids", "iuU", "whole numbers or texts")
+    array = checked_array(ids, "patient_ids", "iuU", "integers or strings")
     check_length(array, n_patients, "patient_ids", "patients")
     firsts = np.unique(array, return_index=True)[1]
     if len(firsts) < n_patients:
-        again = np.setdiff1d(np.arange(n_patients), firsts)[0]
+        repeated = np.setdiff1d(np.arange(n_patients), firsts)[0]
         raise InputError(
-            f"the patient at position {again} has the id of an earlier one; make the ids unique."
+            f"the patient at position {repeated} has the id of an earlier one; make the ids unique."
         )
     return frozen(array)
 
@@ -217,16 +216,18 @@ def checked_static(
         columns = list(static.columns)
         if names is None and all(isinstance(name, str) for name in columns):
             names = columns
-        parts = [array_of(static[name], f"static column {name!r}", "fbiu", "numbers") for name in columns]
+        parts = [
+            checked_array(static[name], f"static column {name!r}", "fbiu", "numbers") for name in columns
+        ]
         static = np.column_stack(parts) if parts else np.empty((len(static), 0))
-    array = np.ascontiguousarray(array_of(static, "static", "fbiu", "numbers", ndim=2), dtype=np.float64)
+    array = np.ascontiguousarray(checked_array(static, "static", "fbiu", "numbers", ndim=2), dtype=np.float64)
     check_length(array, n_patients, "static", "patients")
     names = checked_names(names, array.shape[1], "static_names")
-    fault = first_fault(array.reshape(-1), allow_negative)
-    if fault:
-        patient, column = divmod(fault[0], array.shape[1])
+    invalid = first_invalid(array.reshape(-1), allow_negative)
+    if invalid:
+        patient, column = divmod(invalid[0], array.shape[1])
         raise InputError(
-            f"static feature {label(names, column)} is {fault[1]} for the patient at position {patient}; "
+            f"static feature {label(names, column)} is {invalid[1]} for the patient at position {patient}; "
             "correct it or drop the patient."
         )
     return (frozen(array), names) if array.shape[1] else (None, None)
@@ -235,15 +236,15 @@ def checked_static(
 def checked_times(times: Any, offsets: np.ndarray) -> np.ndarray | None:
     if times is None:
         return None
-    array = array_of(times, "visit_times", "iufM", "dates (datetime64, without a zone) or numbers")
+    array = checked_array(times, "visit_times", "iufM", "dates (datetime64, without a time zone) or numbers")
     check_length(array, int(offsets[-1]), "visit_times", "visits")
     missing = np.isnat(array) if array.dtype.kind == "M" else ~np.isfinite(array)
     back = np.zeros(len(array), bool)
     back[1:] = array[1:] < array[:-1]
-    back[offsets[:-1][np.diff(offsets) > 0]] = False  # a first visit follows nobody's
-    for faulty, word in ((missing, "missing or infinite"), (back, "earlier than the visit before")):
-        if faulty.any():
-            patient = np.searchsorted(offsets, int(np.argmax(faulty)), side="right") - 1
+    back[offsets[:-1][np.diff(offsets) > 0]] = False  # a patient's first visit has no predecessor
+    for invalid, word in ((missing, "missing or infinite"), (back, "earlier than the visit before")):
+        if invalid.any():
+            patient = np.searchsorted(offsets, int(np.argmax(invalid)), side="right") - 1
             raise InputError(
                 f"visit_times is {word} for the patient at position {patient}; "
                 "date every visit and sort the visits of each patient by time."
@@ -254,9 +255,9 @@ def checked_times(times: Any, offsets: np.ndarray) -> np.ndarray | None:
 def checked_labels(labels: Any, n_patients: int) -> np.ndarray | None:
     if labels is None:
         return None
-    array = array_of(labels, "labels", "fbiu", "numbers, NaN where unknown")
+    array = checked_array(labels, "labels", "fbiu", "numbers, NaN where unknown")
     check_length(array, n_patients, "labels", "patients")
     if np.isinf(array).any():
         patient = int(np.argmax(np.isinf(array)))
-        raise InputError(f"labels is infinite for the patient at position {patient}; put NaN where unknown.")
+        raise InputError(f"labels is infinite for the patient at position {patient}; use NaN where unknown.")
     return frozen(array)

@@ -1,6 +1,6 @@
 """Cohort: the visits of many patients as one sparse matrix, their static features, and the names of both.
 
-The record that every other part of the package shares; it is checked once, on the way in.
+The input of all estimators; its arrays are validated once, on construction.
 """
 
 import operator
@@ -31,14 +31,14 @@ from phenotaste.storage import tensors
 
 
 class PatientIndexError(InputError, IndexError):
-    """A patient position that the cohort does not have: an InputError that is an IndexError as well.
+    """A patient position outside the cohort: both an InputError and an IndexError.
 
     Examples
     --------
     >>> Cohort([[1, 0], [0, 1]], offsets=[0, 1, 2])[2]
     Traceback (most recent call last):
         ...
-    phenotaste.cohort.PatientIndexError: a position is out of range; the 2 patients count from 0.
+    phenotaste.cohort.cohort.PatientIndexError: a position is out of range for 2 patients, counted from 0.
     """
 
 
@@ -47,18 +47,18 @@ class Cohort:
 
     Parameters
     ----------
-    visits : sparse matrix or array (n_visits × J), non-negative; the rows of one patient stand together, in order of
-        time.
-    offsets : K + 1 whole numbers; the visits of patient k are the rows from offsets[k] up to offsets[k + 1].
+    visits : sparse matrix or array (n_visits × J), non-negative; the rows of one patient are contiguous and in order
+        of time.
+    offsets : K + 1 integers; the visits of patient k are the rows from offsets[k] up to offsets[k + 1].
     static : array or DataFrame (K × P), non-negative; the columns of a DataFrame give `static_names`.
-    patient_ids : K whole numbers or texts; 0 to K - 1 when not given.
-    visit_times : n_visits dates or numbers, never decreasing within a patient.
-    feature_names, static_names : J and P texts; unnamed data is matched to a model by position.
+    patient_ids : K integers or strings; 0 to K - 1 by default.
+    visit_times : n_visits dates or numbers, non-decreasing within a patient.
+    feature_names, static_names : J and P strings; unnamed columns are matched to a model by position.
     labels : K numbers, NaN where unknown.
-    allow_negative : only for simulated data whose noise makes it negative.
-    origin : how the cohort came about (source, settings, attrition, data quality): what JSON can hold, no patient.
+    allow_negative : accept negative values, as in simulated data with noise.
+    origin : provenance (source, settings, attrition, data quality), JSON-serialisable and without patient data.
 
-    All of them are attributes under the same names.
+    All parameters are also attributes.
 
     Examples
     --------
@@ -108,11 +108,11 @@ class Cohort:
         feature: str = "feature",
         value: str | None = None,
     ) -> "Cohort":
-        """A cohort from a table of events and, optionally, a table of static facts with a row per patient.
+        """Build a cohort from a table of events and, optionally, a table of static facts with a row per patient.
 
-        Both are pandas, polars or Arrow tables. One visit is one distinct (patient, time); an entry counts
-        its rows, or sums their `value`. Patients and features are sorted, visits go by time; times with a
-        zone are converted to UTC. Text and categorical static columns become one-hot "column=value", numbers
+        Both are pandas, polars or Arrow tables. A visit is a distinct (patient, time); an entry is the number of its
+        rows, or the sum of their `value`. Patients and features are sorted, and visits are in order of time; zoned
+        times are converted to UTC. Text and categorical static columns become one-hot columns "column=value", numbers
         are kept. Every patient with events needs a row in `static`; a row without events is an empty history.
 
         Examples
@@ -153,7 +153,7 @@ class Cohort:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], mmap: bool = True) -> "Cohort":
-        """Load a saved cohort; with `mmap` its arrays stay on disk until they are touched.
+        """Load a saved cohort; with `mmap`, its arrays are memory-mapped.
 
         Examples
         --------
@@ -165,13 +165,13 @@ class Cohort:
         parts = files.get("cohort", {})
         try:
             data, indices, indptr = (parts.pop(f"visits.{name}") for name in ("data", "indices", "indptr"))
-            # Checked like any input: compiled code will index with these numbers.
+            # Validated like any input: compiled code indexes with these numbers.
             visits = CSR(data, indices, indptr, operator.index(meta["n_features"]))
             return cls(visits, allow_negative=meta["allow_negative"], origin=meta.get("origin"), **parts)
         except (KeyError, TypeError):
             raise InputError(f"{path} lacks parts of a cohort; save the cohort again.") from None
         except InputError as error:
-            raise InputError(f"{path} does not hold a sound cohort: {error}") from None
+            raise InputError(f"{path} does not contain a valid cohort: {error}") from None
 
     def save(self, path: str | os.PathLike[str], *, extra_files: Mapping[str, bytes] | None = None) -> None:
         """Save as a folder of safetensors and a manifest; it holds patient data and only you can read it.
@@ -202,32 +202,32 @@ class Cohort:
 
     @property
     def n_patients(self) -> int:
-        """Patients (K), those without visits among them; the same as `len(cohort)`."""
+        """Number of patients (K), including those without visits; the same as `len(cohort)`."""
         return len(self.offsets) - 1
 
     @property
     def n_visits(self) -> int:
-        """Visits of all patients together."""
+        """Number of visits of all patients."""
         return int(self.offsets[-1])
 
     @property
     def n_features(self) -> int:
-        """Temporal features (J)."""
+        """Number of temporal features (J)."""
         return int(self.visits.shape[1])
 
     @property
     def n_static(self) -> int:
-        """Static features (P); 0 without any."""
+        """Number of static features (P)."""
         return 0 if self.static is None else self.static.shape[1]
 
     @property
     def visit_counts(self) -> np.ndarray:
-        """How many visits each patient has."""
+        """Number of visits of each patient."""
         return np.diff(self.offsets)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Patients and temporal features (K, J)."""
+        """Numbers of patients and temporal features (K, J)."""
         return self.n_patients, self.n_features
 
     def __len__(self) -> int:
@@ -240,14 +240,14 @@ class Cohort:
         )
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        # Without this numpy would take a cohort for a sequence of sequences without end.
+        # Without this, NumPy would treat a cohort as an infinitely nested sequence.
         raise InputError("a Cohort is not one array; use its .visits, .offsets and .static.")
 
     def __getitem__(self, index: Any) -> "Cohort":
-        """The patients at these positions, as a Cohort: integers, a mask, a slice or one integer.
+        """Select patients by position: integers, a mask, a slice or one integer.
 
-        A patient may be taken more than once, as the bootstrap does: the ids of the result are then texts,
-        and further copies of patient "a" are called "a#2", "a#3".
+        Positions may repeat, as in a bootstrap sample: the ids of the result are then strings, and further copies of
+        patient "a" are "a#2", "a#3".
 
         Examples
         --------
@@ -262,7 +262,7 @@ class Cohort:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         chosen: Any
         rows: Any
-        if np.all(np.diff(positions) == 1):  # neighbours: views, so that what is memory-mapped stays so
+        if np.all(np.diff(positions) == 1):  # contiguous: views, so that memory-mapped arrays stay mapped
             chosen = slice(positions[0], positions[-1] + 1)
             rows = slice(self.offsets[chosen.start], self.offsets[chosen.stop])
         else:
@@ -271,7 +271,7 @@ class Cohort:
         ids = self.patient_ids[chosen]
         if len(np.unique(positions)) < len(positions):
             ids = _distinct(ids)
-        part = object.__new__(Cohort)  # what was checked once need not be checked again
+        part = object.__new__(Cohort)  # already validated
         vars(part).update(
             vars(self),
             visits=_take_rows(self.visits, rows),
@@ -283,8 +283,20 @@ class Cohort:
         )
         return part
 
+    def with_labels(self, labels: Any) -> "Cohort":
+        """Return the same patients with other labels: K numbers, NaN where unknown.
+
+        Examples
+        --------
+        >>> Cohort([[1, 0], [0, 1]], offsets=[0, 1, 2]).with_labels([0, 1]).labels.tolist()
+        [0, 1]
+        """
+        other = self[:]
+        other.labels = checked_labels(labels, self.n_patients)
+        return other
+
     def summary(self) -> "CohortSummary":
-        """The cohort in a few numbers.
+        """Summary statistics of the cohort.
 
         Examples
         --------
@@ -318,12 +330,12 @@ class Cohort:
 
 @dataclass(frozen=True)
 class CohortSummary:
-    """What `Cohort.summary` returns; cases and controls are None unless the labels are 0 and 1.
+    """The result of `Cohort.summary`; cases and controls are None unless the labels are 0 and 1.
 
     Examples
     --------
-    >>> found = Cohort([[1, 0, 2], [3, 0, 0]], offsets=[0, 1, 2]).summary()
-    >>> found.patients, found.visits, found.density, found.cases
+    >>> summary = Cohort([[1, 0, 2], [3, 0, 0]], offsets=[0, 1, 2]).summary()
+    >>> summary.patients, summary.visits, summary.density, summary.cases
     (2, 2, 0.5, None)
     """
 
@@ -342,7 +354,7 @@ class CohortSummary:
     controls: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same numbers, for JSON.
+        """The statistics as a dictionary.
 
         Examples
         --------
@@ -364,12 +376,31 @@ class CohortSummary:
         return "\n".join(f"{name:<10} {text}" for name, text in lines)
 
 
+def check_cohort(cohort: Any, caller: str) -> Cohort:
+    """Return `cohort`; raise an InputError that names the caller if it is not a Cohort.
+
+    Examples
+    --------
+    >>> from phenotaste.cohort import check_cohort
+    >>> check_cohort([[1, 0], [0, 1]], "TASTE")
+    Traceback (most recent call last):
+        ...
+    phenotaste.errors.InputError: TASTE needs a Cohort, not list: build one with Cohort(...) or Cohort.from_events(...).
+    """
+    if not isinstance(cohort, Cohort):
+        raise InputError(
+            f"{caller} needs a Cohort, not {type(cohort).__name__}: "
+            "build one with Cohort(...) or Cohort.from_events(...)."
+        )
+    return cohort
+
+
 def _positions(index: Any, n_patients: int) -> np.ndarray:
-    """Any of numpy's ways to choose rows, as positions from 0."""
+    """Convert an index of any NumPy type to non-negative positions."""
     if isinstance(index, tuple):
         index, *others = index
         if any(other is not Ellipsis and other != slice(None) for other in others):
-            raise PatientIndexError("a Cohort is indexed by patient only; choose features when building it.")
+            raise PatientIndexError("a Cohort is indexed by patient only; select features when building it.")
     if isinstance(index, slice):
         index = np.arange(n_patients)[index]
     positions = np.atleast_1d(np.asarray(index))
@@ -378,11 +409,11 @@ def _positions(index: Any, n_patients: int) -> np.ndarray:
             raise PatientIndexError(f"the mask does not have one entry for each of {n_patients:,} patients.")
         positions = np.flatnonzero(positions)
     if positions.size == 0:
-        raise PatientIndexError("the selection holds no patient; choose at least one.")
+        raise PatientIndexError("the selection is empty; select at least one patient.")
     if positions.dtype.kind not in "iu" or positions.ndim != 1:
-        raise PatientIndexError("patients are chosen by position: use whole numbers, a mask or a slice.")
+        raise PatientIndexError("patients are selected by position: use integers, a mask or a slice.")
     if positions.min() < -n_patients or positions.max() >= n_patients:
-        raise PatientIndexError(f"a position is out of range; the {n_patients:,} patients count from 0.")
+        raise PatientIndexError(f"a position is out of range for {n_patients:,} patients, counted from 0.")
     positions = positions.astype(np.int64)
     return np.where(positions < 0, positions + n_patients, positions)
 
@@ -397,7 +428,7 @@ def _take_rows(matrix: sp.csr_array, rows: Any) -> sp.csr_array:
 
 
 def _distinct(ids: np.ndarray) -> np.ndarray:
-    """Ids as texts, where further copies of "a" become "a#2", "a#3"."""
+    """Ids as strings, in which further copies of "a" become "a#2", "a#3"."""
     texts = ids.astype(str).tolist()
     taken, seen = set(texts), set()
     for position, text in enumerate(texts):

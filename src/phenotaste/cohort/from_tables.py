@@ -1,4 +1,4 @@
-"""Tables of events and of static facts, read through Arrow into the arrays a cohort is made of."""
+"""Conversion of tables of events and static facts to the arrays of a cohort, through Arrow."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from phenotaste.cohort.checks import INT32_MAX, first_fault
+from phenotaste.cohort.checks import INT32_MAX, first_invalid
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_CATEGORIES = 1000  # more is an identifier or free text, not a category
+MAX_CATEGORIES = 1000  # more indicates an identifier or free text
 
 
 class Table:
-    """An input table, read through Arrow a column at a time: columns nobody asks for are not converted."""
+    """An input table, converted to Arrow by column: unused columns are not converted."""
 
     def __init__(self, source: Any, title: str) -> None:
         import pyarrow as pa
 
         self.title = title
-        # pandas and polars: choose the column first, then convert it
+        # pandas and polars: select the column before converting it
         self.is_frame = hasattr(source, "__arrow_c_stream__") and hasattr(source, "dtypes")
         try:
             self.source = source if self.is_frame else pa.table(source)
@@ -30,28 +30,30 @@ class Table:
             raise InputError(f"{title} is not a table; give a pandas, polars or Arrow table.") from None
         self.names = list(self.source.columns if self.is_frame else self.source.column_names)
 
-    def refusal(self, name: Any, what: str) -> InputError:
+    def error(self, name: Any, what: str) -> InputError:
         return InputError(f"column {name!r} of {self.title} {what}.")
 
     def column(self, name: Any) -> "pa.ChunkedArray":
-        """A column that has a value in every row."""
+        """A column; raises an InputError if a value is missing."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if self.names.count(name) != 1:
-            found = "more than one column" if name in self.names else "no column"
+            number = "more than one column" if name in self.names else "no column"
             listed = ", ".join(map(str, self.names))
-            raise InputError(f"{self.title} has {found} {name!r}; its columns are: {listed}.")
+            raise InputError(f"{self.title} has {number} {name!r}; its columns are: {listed}.")
         try:
             column = pa.table(self.source[[name]]).column(0) if self.is_frame else self.source.column(name)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            # Arrow's own message would quote the value: it may be a patient's.
-            raise self.refusal(name, "mixes kinds of values; make it all numbers or all text") from None
-        gaps = pc.is_null(column, nan_is_null=True)
-        if pc.any(gaps).as_py():
-            row = pc.index(gaps, True).as_py()
-            advice = "drop the row or fill it, for instance with 'unknown' in a text column"
-            raise self.refusal(name, f"has no value in row {row}; {advice}")
+            # Arrow's message quotes the value, which may be patient data.
+            raise self.error(
+                name, "mixes types of values; make all of them numbers or all of them text"
+            ) from None
+        missing = pc.is_null(column, nan_is_null=True)
+        if pc.any(missing).as_py():
+            row = pc.index(missing, True).as_py()
+            advice = "drop the row or fill it, for example with 'unknown' in a text column"
+            raise self.error(name, f"has no value in row {row}; {advice}")
         return column
 
     def codes(self, name: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -63,21 +65,22 @@ class Table:
             return np.empty(0, "U1"), np.empty(0, np.int32)
         kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
         if not kinds.is_integer(kind) and not is_text(kind):
-            raise self.refusal(name, f"must hold integers or text, not {kind}; convert it first")
+            raise self.error(name, f"must hold integers or text, not {kind}; convert it first")
         encoded = column if kinds.is_dictionary(column.type) else column.dictionary_encode()
         chunks = encoded.unify_dictionaries().chunks
         values = chunks[0].dictionary.to_numpy(zero_copy_only=False)
         rows = np.concatenate([np.asarray(chunk.indices) for chunk in chunks])
-        used = np.zeros(len(values), bool)  # a categorical column may list values that no row has
+        used = np.zeros(len(values), bool)  # a categorical column may have unused categories
         used[rows] = True
         distinct, ranks = np.unique(values[used], return_inverse=True)
         if distinct.dtype.kind in "iu" and distinct[-1] <= np.iinfo(np.int64).max:
-            distinct = distinct.astype(np.int64)  # whatever the width in which each table keeps its ids
-        rank_of = np.zeros(len(values), np.int32)
-        rank_of[used] = ranks
-        return distinct, rank_of[rows]
+            distinct = distinct.astype(np.int64)  # so that ids of different integer types compare equal
+        rank = np.zeros(len(values), np.int32)
+        rank[used] = ranks
+        return distinct, rank[rows]
 
     def times(self, name: Any) -> np.ndarray:
+        """A column of dates, timestamps, numbers or ISO 8601 text."""
         import pyarrow as pa
         import pyarrow.types as kinds
 
@@ -85,7 +88,7 @@ class Table:
         kind = column.type.value_type if kinds.is_dictionary(column.type) else column.type
         if kinds.is_date32(kind):
             return column.cast(pa.int32()).to_numpy().astype("M8[D]")
-        if kinds.is_date64(kind) or kinds.is_timestamp(kind):  # Arrow keeps times with a zone in UTC
+        if kinds.is_date64(kind) or kinds.is_timestamp(kind):  # Arrow stores zoned timestamps in UTC
             unit = "ms" if kinds.is_date64(kind) else kind.unit
             return column.cast(pa.int64()).to_numpy().astype(f"M8[{unit}]")
         if kinds.is_integer(kind) and not kinds.is_uint64(kind):
@@ -95,11 +98,11 @@ class Table:
         if not len(column):
             return np.empty(0)
         if not is_text(kind):
-            raise self.refusal(name, f"must hold dates, times or numbers, not {kind}; convert it first")
+            raise self.error(name, f"must hold dates, times or numbers, not {kind}; convert it first")
         values, rows = self.codes(name)
         moments = iso_times(values)
         if moments is None:
-            raise self.refusal(name, "holds text that is not ISO 8601; convert it with pandas.to_datetime")
+            raise self.error(name, "contains text that is not ISO 8601; convert it with pandas.to_datetime")
         return moments[rows]
 
     def numbers(self, name: Any) -> np.ndarray:
@@ -115,11 +118,11 @@ class Table:
             or kinds.is_boolean(kind)
             or kinds.is_decimal(kind)
         ):
-            raise self.refusal(name, f"must hold numbers, not {kind}; convert it first")
+            raise self.error(name, f"must hold numbers, not {kind}; convert it first")
         values = column.cast(pa.float64()).to_numpy()
-        fault = first_fault(values, allow_negative=False)
-        if fault:
-            raise self.refusal(name, f"is {fault[1]} in row {fault[0]}; correct it or drop the row")
+        invalid = first_invalid(values, allow_negative=False)
+        if invalid:
+            raise self.error(name, f"is {invalid[1]} in row {invalid[0]}; correct it or drop the row")
         return values
 
 
@@ -130,7 +133,7 @@ def is_text(kind: Any) -> bool:
 
 
 def iso_times(texts: np.ndarray) -> np.ndarray | None:
-    """ISO 8601 texts as datetime64, in UTC when they carry zones; None when they are something else."""
+    """ISO 8601 texts as datetime64, in UTC if they have a time zone; None if they are not ISO 8601."""
     import pyarrow as pa
 
     array = pa.array(texts, pa.large_string())
@@ -146,7 +149,7 @@ def iso_times(texts: np.ndarray) -> np.ndarray | None:
 def group_visits(
     patients: np.ndarray, times: np.ndarray, columns: np.ndarray, amounts: np.ndarray | None, n_features: int
 ) -> tuple[sp.csr_array, np.ndarray, np.ndarray]:
-    """A matrix with a row for each distinct (patient, time), and the patient and the time of each row."""
+    """A matrix with a row for each distinct (patient, time), and the patient and time of each row."""
     order = np.lexsort((times, patients))
     patients, times = patients[order], times[order]
     first = np.ones(len(order), bool)
@@ -157,7 +160,7 @@ def group_visits(
         indptr = indptr.astype(np.int32)
     data = np.ones(len(order)) if amounts is None else amounts[order]
     visits = sp.csr_array((data, columns[order], indptr), shape=(len(starts), n_features))
-    visits.sum_duplicates()  # here in place; the constructor would have to copy first
+    visits.sum_duplicates()  # in place; the constructor would have to copy
     visits.eliminate_zeros()
     return visits, patients[starts], times[starts]
 
@@ -165,14 +168,16 @@ def group_visits(
 def join_patients(
     facts: Table, patient: str, ids: np.ndarray, patients: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The patients of the static table, sorted; each event's position among them; each one's static row."""
+    """The sorted patients of the static table, the position of each event among them, and their static rows."""
     known, codes = facts.codes(patient)
     rows = np.argsort(codes, kind="stable")
-    again = rows[1:][codes[rows[1:]] == codes[rows[:-1]]]
-    if len(again):
-        raise facts.refusal(patient, f"repeats a patient in row {again.min()}; keep one row for each patient")
+    repeated = rows[1:][codes[rows[1:]] == codes[rows[:-1]]]
+    if len(repeated):
+        raise facts.error(patient, f"repeats a patient in row {repeated.min()}; keep one row per patient")
     if len(ids) and len(known) and (ids.dtype.kind == "O") != (known.dtype.kind == "O"):
-        raise facts.refusal(patient, "is text in one table and integers in the other; use one kind in both")
+        raise facts.error(
+            patient, "is text in one table and integers in the other; use the same type in both"
+        )
     missing = len(ids) - int(np.isin(ids, known).sum())
     if missing:
         raise InputError(
@@ -183,10 +188,10 @@ def join_patients(
 
 
 def static_matrix(facts: Table, patient: str, rows: np.ndarray) -> tuple[np.ndarray | None, list[str] | None]:
-    """The static columns as numbers, one row for each patient in order, and their names."""
+    """The static columns as numbers, with a row for each patient in order, and their names."""
     blocks: list[np.ndarray] = []
     names: list[str] = []
-    wide: list[str] = []
+    above_one: list[str] = []
     for name in facts.names:
         if name == patient:
             continue
@@ -194,10 +199,10 @@ def static_matrix(facts: Table, patient: str, rows: np.ndarray) -> tuple[np.ndar
         blocks.append(block[rows])
         names += [str(name)] if values is None else [f"{name}={value}" for value in values]
         if block.size and block.max() > 1:
-            wide.append(str(name))
-    if wide:
+            above_one.append(str(name))
+    if above_one:
         warnings.warn(
-            f"static columns exceed 1 and may outweigh the others: {', '.join(wide)}; cut them into bands, "
+            f"static columns exceed 1 and may outweigh the others: {', '.join(above_one)}; convert them to bands, "
             "for example with pandas.cut.",
             stacklevel=3,
         )
@@ -205,15 +210,17 @@ def static_matrix(facts: Table, patient: str, rows: np.ndarray) -> tuple[np.ndar
 
 
 def static_block(facts: Table, name: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """One column: its numbers and None, or its one-hot columns and the value that each stands for."""
+    """One column: its numbers and None, or its one-hot columns and the value of each."""
     import pyarrow.types as kinds
 
     kind = facts.column(name).type
     if kinds.is_temporal(kind):
-        raise facts.refusal(name, "holds dates or times; turn it into numbers or bands, such as an age band")
+        raise facts.error(
+            name, "contains dates or times; convert it to numbers or bands, such as an age band"
+        )
     if not kinds.is_dictionary(kind) and not is_text(kind):
         return facts.numbers(name), None
     values, codes = facts.codes(name)
     if len(values) > MAX_CATEGORIES:
-        raise facts.refusal(name, f"has {len(values):,} different values; group them or drop the column")
+        raise facts.error(name, f"has {len(values):,} different values; group them or drop the column")
     return np.eye(len(values))[codes], values

@@ -265,7 +265,7 @@ def check_fits(names: list[str], tuning: TuningSettings, cohort: Cohort) -> None
     for name in names:
         try:
             if name == TASTE_NAME or name in methods.SCORED:
-                methods.factorisation(name, largest, tuning, 0)._read(cohort)
+                methods.factorisation(name, largest, tuning, 0).validate(cohort)
             else:
                 methods.classifier(name, largest, tuning, 0)._check_settings()
         except TypeError:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.checks import frozen
 from phenotaste.core.records import Array
 from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.errors import InputError
@@ -69,7 +68,8 @@ def split_cohort(cohort: Cohort, case: Array, split: Split) -> SplitCohorts:
     features = np.flatnonzero(np.bincount(train.visits.indices, minlength=cohort.n_features))
     static = np.zeros(0, np.int64) if train.static is None else np.flatnonzero(train.static.any(axis=0))
     train, validation, test = (
-        with_labels(with_columns(cohort[part], features, static), case[part]) for part in split
+        with_columns(cohort[part], features, static).with_labels(case[part].astype(np.float64))
+        for part in split
     )
     return SplitCohorts(train, validation, test, features, static)
 
@@ -86,10 +86,3 @@ def with_columns(cohort: Cohort, features: Array, static: Array) -> Cohort:
         static_names=None if static_names is None or not len(static) else static_names[static],
         allow_negative=cohort.allow_negative,
     )
-
-
-def with_labels(cohort: Cohort, case: Array) -> Cohort:
-    """Return a copy with these labels."""
-    copied = cohort[:]
-    copied.labels = frozen(case.astype(np.float64))
-    return copied

@@ -189,6 +189,6 @@ class Search:
 def check_fits(cohort: Cohort, grid: Grid, settings: FitSettings) -> None:
     """Refuse at once what a fit would refuse, and warn once instead of in every fit."""
     largest = Task(START, grid.ranks[-1], grid.lams[0], grid.mus[0], 0)
-    estimator(largest, settings)._read(cohort)
+    estimator(largest, settings).validate(cohort)
     if 0.0 in grid.mus:
         warnings.warn("mu=0 drops the uniqueness term: the phenotypes are not unique.", stacklevel=3)
