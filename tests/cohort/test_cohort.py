@@ -387,9 +387,9 @@ def test_positions_out_of_range(index):
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        ([], "no patient"),
-        ([False] * 3, "no patient"),
-        (slice(2, 1), "no patient"),
+        ([], "is empty"),
+        ([False] * 3, "is empty"),
+        (slice(2, 1), "is empty"),
         ([True, False], "mask"),
         (True, "mask"),
         ([0.0], "by position"),
@@ -765,7 +765,7 @@ def test_events_that_are_refused(frame, words):
         (STATIC.assign(risk=[0.1, inf, 0.2]), "'risk' of static is infinite in row 1"),
         (STATIC.assign(birth=pd.to_datetime(DAYS[:3])), "'birth' of static contains dates or times"),
         (STATIC.assign(junk=[[1], [2], [3]]), "'junk' of static must hold numbers"),
-        (STATIC.assign(junk=[SECRET, 1, 2]), "'junk' of static mixes kinds"),
+        (STATIC.assign(junk=[SECRET, 1, 2]), "'junk' of static mixes types"),
         (STATIC.assign(**{"sex=f": [0, 0, 0]}), "static_names contains 'sex=f' more than once"),
     ],
 )

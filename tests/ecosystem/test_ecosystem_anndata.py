@@ -185,14 +185,14 @@ def test_without_visits_there_is_no_way_back(cohort):
     adata = ecosystem.to_anndata(cohort, visits=False)
     assert "visits" not in adata.uns["phenotaste"]
     for wrong in (adata, anndata.AnnData(np.eye(2)), 5):
-        with pytest.raises(InputError, match="holds no visits"):
+        with pytest.raises(InputError, match="contains no visits"):
             ecosystem.from_anndata(wrong)
 
 
 def test_renamed_entries_are_refused_without_their_names(cohort):
     adata = ecosystem.to_anndata(cohort)
     adata.obs_names = ["secret-new", *adata.obs_names[1:]]
-    with pytest.raises(InputError, match="patients of which it holds no visits") as refusal:
+    with pytest.raises(InputError, match="patients of which it contains no visits") as refusal:
         ecosystem.from_anndata(adata)
     assert "secret" not in str(refusal.value)
 

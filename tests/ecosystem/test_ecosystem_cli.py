@@ -15,7 +15,7 @@ from helpers.cli import refused, run, succeeded
 from helpers.source_files import write_meds
 from phenotaste import TASTE, Cohort, ecosystem, simulate
 from phenotaste.ecosystem import Rule, write_meds_labels
-from phenotaste.ecosystem.membership import MEASURES, membership
+from phenotaste.ecosystem.membership import MEASURES, find_members
 from phenotaste.report.scores import write_scores
 from phenotaste.review import Review, fingerprint
 
@@ -61,7 +61,7 @@ def test_meds_labels(call, place, tmp_path):
     table = pq.read_table(tmp_path / "labels" / "phenotype_2.parquet")
     meds.LabelSchema.validate(table)
     model, cohort = TASTE.load(place / "model"), Cohort.load(place / "cohort")
-    expected = membership(model, cohort, Rule("share", 0.4))
+    expected = find_members(model, cohort, Rule("share", 0.4))
     np.testing.assert_array_equal(table["boolean_value"].to_numpy(), expected.members[:, 1])
 
 
@@ -93,7 +93,7 @@ def test_omop_cohort_as_a_process_of_its_own(place, tmp_path):
     assert record["names"] == ["Phenotype 1", "Phenotype 2", "Phenotype 3"]
     assert [os.path.basename(file) for file in record["files"]] == sorted(os.listdir(tmp_path / "o"))
     rows = pd.read_csv(tmp_path / "o" / "cohort.csv")
-    found = membership(
+    found = find_members(
         TASTE.load(place / "model"), Cohort.load(place / "cohort"), Rule("intensity", 1.5)
     ).members
     counts = rows.groupby("cohort_definition_id").size().reindex([70, 71, 72], fill_value=0)
@@ -140,8 +140,8 @@ MEDS, OMOP, ANNDATA = (("--to", name) for name in ("meds-labels", "omop-cohort",
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["model", "texts", *MEDS, "--out", "new"], "whole number"),
-        (["model", "texts", *OMOP, "--out", "new"], "whole number"),
+        (["model", "texts", *MEDS, "--out", "new"], "integer"),
+        (["model", "texts", *OMOP, "--out", "new"], "integer"),
         (["model", "undated", *OMOP, "--out", "new"], "dated visits"),
         (["model", "cohort", *OMOP, "--by", "score", "--out", "new"], "give --threshold"),
         (["model", "cohort", *OMOP, "--threshold", "-1", "--out", "new"], "above zero"),
@@ -150,10 +150,10 @@ MEDS, OMOP, ANNDATA = (("--to", name) for name in ("meds-labels", "omop-cohort",
         (["model", "cohort", *MEDS, "--first-id", "2", "--out", "new"], "leave out --first-id"),
         (["model", "cohort", *ANNDATA, "--threshold", "0.5", "--out", "new"], "leave out --threshold"),
         (["model", "cohort", *ANNDATA, "--by", "score", "--out", "new"], "leave out --threshold"),
-        (["model", "cohort", *OMOP, "--first-id", "0", "--out", "new"], "first id"),
+        (["model", "cohort", *OMOP, "--first-id", "0", "--out", "new"], "first_id"),
         (["model", "cohort", *OMOP, "--out", "model"], "inside an input folder"),
         (["model", "cohort", *OMOP, "--out", "undated"], "exists already"),
-        (["model", "cohort", *OMOP, "--out", "undated", "--overwrite"], "no export wrote"),
+        (["model", "cohort", *OMOP, "--out", "undated", "--overwrite"], "not part of an export"),
         (["model", "cohort", *OMOP, "--out", "none/new"], "does not exist"),
         (["model", "cohort", *ANNDATA, "--out", "none/new"], "does not exist"),
         (["model", "cohort", *ANNDATA, "--review", "review.json", "--out", "review.json"], "is the review"),

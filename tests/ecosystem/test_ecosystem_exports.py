@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from phenotaste import TASTE, Cohort, __version__, baselines, simulate
 from phenotaste.ecosystem import Rule, write_meds_labels, write_omop_cohort
-from phenotaste.ecosystem.membership import membership
-from phenotaste.ecosystem.writing import whole_folder
+from phenotaste.ecosystem.exports import export_folder
+from phenotaste.ecosystem.membership import find_members
 from phenotaste.errors import InputError
 from phenotaste.report.patients import Patients
 from phenotaste.review import Review, fingerprint
@@ -206,13 +206,13 @@ def test_the_definition_file_holds_no_patients(cohort, model, tmp_path, kind):
 def test_a_higher_threshold_never_adds_a_member(cohort, model, one, other, measure):
     low, high = sorted((one, other))
     few = cohort[:15]
-    more = membership(model, few, Rule(measure, low)).members
-    fewer = membership(model, few, Rule(measure, high)).members
+    more = find_members(model, few, Rule(measure, low)).members
+    fewer = find_members(model, few, Rule(measure, high)).members
     assert not (fewer & ~more).any()
 
 
 def test_more_than_half_is_one_phenotype_at_most(cohort, model):
-    assert membership(model, cohort, Rule("share", 0.501)).members.sum(axis=1).max() == 1
+    assert find_members(model, cohort, Rule("share", 0.501)).members.sum(axis=1).max() == 1
 
 
 def test_small_counts_are_suppressed(cohort, model, tmp_path):
@@ -227,22 +227,22 @@ def test_small_counts_are_suppressed(cohort, model, tmp_path):
 
 
 def test_integer_strings_are_ids(cohort, model, tmp_path):
-    found = membership(model, made(patient_ids=[str(n) for n in cohort.patient_ids]), Rule())
+    found = find_members(model, made(patient_ids=[str(n) for n in cohort.patient_ids]), Rule())
     assert found.subjects.tolist() == cohort.patient_ids[1:].tolist()
 
 
 def test_a_cohort_without_ids_is_reported(cohort, model):
-    with pytest.warns(UserWarning, match="numbered from 0"):
-        membership(model, made(patient_ids=None), Rule())
+    with pytest.warns(UserWarning, match="count from 0"):
+        find_members(model, made(patient_ids=None), Rule())
 
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize(
     ("changes", "rule", "words"),
     [
-        ({"patient_ids": [f"secret-{k}" for k in range(60)]}, Rule(), "ids are texts"),
-        ({"patient_ids": [f"{k:03d}" for k in range(60)]}, Rule(), "ids are texts"),
-        ({"patient_ids": [str(2**70 + k) for k in range(60)]}, Rule(), "ids are texts"),
+        ({"patient_ids": [f"secret-{k}" for k in range(60)]}, Rule(), "ids are text"),
+        ({"patient_ids": [f"{k:03d}" for k in range(60)]}, Rule(), "ids are text"),
+        ({"patient_ids": [str(2**70 + k) for k in range(60)]}, Rule(), "ids are text"),
         ({"patient_ids": np.arange(60, dtype=np.uint64) + 2**63}, Rule(), "more than 64 bits"),
         ({"visit_times": None}, Rule(), "have no times"),
         ({"visit_times": "numbers"}, Rule(), "have numbers for times"),
@@ -264,7 +264,7 @@ def test_refused_exports_leave_no_files(model, tmp_path, kind, changes, rule, wo
 
 def test_ids_of_cohorts_must_fit(cohort, model, tmp_path):
     for first in (0, 2**31 - 2):
-        with pytest.raises(InputError, match="first id"):
+        with pytest.raises(InputError, match="first_id"):
             write_omop_cohort(model, cohort, tmp_path / "out", first_id=first)
     assert not os.listdir(tmp_path)
 
@@ -295,14 +295,14 @@ def test_an_existing_export_is_replaced_atomically_and_on_request_only(cohort, m
     write_meds_labels(reviewed(model), cohort, out, overwrite=True)
     assert sorted(os.listdir(out)) == ["definition.json", "phenotype_1.parquet", "phenotype_3.parquet"]
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="no export wrote"):
+    with pytest.raises(InputError, match="not part of an export"):
         write_meds_labels(model, cohort, out, overwrite=True)
     assert (out / "notes.txt").read_text() == "mine"
     assert os.listdir(tmp_path) == ["out"]
 
 
 def interrupted(out):
-    with whole_folder(out, overwrite=True) as folder:
+    with export_folder(out, overwrite=True) as folder:
         (folder / "cohort.csv").write_text("new")
         raise KeyboardInterrupt
 

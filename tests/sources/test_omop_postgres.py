@@ -151,7 +151,9 @@ def test_the_server_can_use_its_indexes(tables, own, fresh):
         for table, key in keys.items():
             link.execute(f"create index {table}_key on keyed.{table} ({key})")
     with Workspace(threads=1) as workspace, open_cdm(workspace, own.url(), "keyed") as cdm:
-        cdm.link.execute("set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off")
+        cdm.connection.execute(
+            "set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off"
+        )
         who = population(cdm, "cohort", 7)
         ancestor = cdm.table("concept_ancestor")
         for query, index in (
@@ -159,16 +161,16 @@ def test_the_server_can_use_its_indexes(tables, own, fresh):
             (ancestor.filter(ancestor.descendant_concept_id.isin([1, 2, 3])), "concept_ancestor_key"),
         ):
             text = psycopg.sql.SQL(str(ibis.to_sql(query, dialect="postgres")))
-            plan = cdm.link.execute(psycopg.sql.SQL("explain {}").format(text)).fetchall()
+            plan = cdm.connection.execute(psycopg.sql.SQL("explain {}").format(text)).fetchall()
             assert any(index in line for (line,) in plan), plan
 
 
 def test_the_session_cannot_write(server):
     with Workspace(threads=1) as workspace:
-        place = omop.postgres.Postgres(workspace, server.url(user="owner"))
+        place = omop.postgres.PostgresBackend(workspace, server.url(user="owner"))
         try:
             with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-                place.link.execute("create table cdm.mine (a integer)")
+                place.connection.execute("create table cdm.mine (a integer)")
         finally:
             place.close()
 
@@ -176,7 +178,7 @@ def test_the_session_cannot_write(server):
 def test_all_tables_are_of_one_moment(server, tables):
     """Rows that others add while we read are not seen in later tables."""
     with Workspace(threads=1) as workspace:
-        place = omop.postgres.Postgres(workspace, server.url())
+        place = omop.postgres.PostgresBackend(workspace, server.url())
         try:
             place.choose("cdm")
             before = place.fetch(place.table("death"), "omop_first").count().to_pyarrow().as_py()
@@ -195,7 +197,7 @@ def test_text_round_trips_through_the_database(own, fresh):
     words = [*made.SPECIAL_TEXTS, None, "\\N", '"', "a\r\nb", "NULL", "\\."]
     fresh({"person": pa.table({"person_id": list(range(len(words)))}), "t": pa.table({"w": words})}, "words")
     with Workspace(threads=1) as workspace:
-        place = omop.postgres.Postgres(workspace, own.url())
+        place = omop.postgres.PostgresBackend(workspace, own.url())
         try:
             found = place.fetch(place.open("words", "t"), "words").w.to_pyarrow().to_pylist()
         finally:
@@ -217,7 +219,7 @@ def test_errors_contain_no_secret(server, monkeypatch, tmp_path):
         f"postgresql://stranger:{SECRET}@{at}/cdm": "the password",
         f"postgresql://reader@{at}/cdm": "the password",
         f"postgresql://reader:{known}@{at}/absent": "does not exist as a database",
-        f"postgresql://reader:{known}@{at}/postgres": "no person table",
+        f"postgresql://reader:{known}@{at}/postgres": "no readable person table",
         f"postgresql://reader:{SECRET}@127.0.0.1:{free}/cdm": "could not be reached",
         f"postgresql://reader:{SECRET}@no-such-host.invalid/cdm": "could not be reached",
         f"postgresql://reader:{SECRET}@{at}/cdm?sslmode=require": "check sslmode",
@@ -320,9 +322,9 @@ def test_no_connection_stays_open(server):
     links = []
     with Workspace(threads=1) as workspace:
         with open_cdm(workspace, server.url(), "cdm") as cdm:
-            links.append(cdm.link)
+            links.append(cdm.connection)
         with suppress(InputError), open_cdm(workspace, server.url(), "cdm") as cdm:
-            links.append(cdm.link)
+            links.append(cdm.connection)
             raise InputError("something else.")
     assert [link.closed for link in links] == [True, True]
 

@@ -147,7 +147,7 @@ def test_only_the_requested_claims_are_read(workspace, tmp_path):
     records = synpuf.read(workspace, folder, claims=("outpatient",))
     assert rows(records.events.filter(records.events.kind == "diagnosis"), "code") == [("25000",)]
     with pytest.raises(
-        InputError, match="dental is no kind of claims; choose among: inpatient, outpatient, carrier"
+        InputError, match="dental is not a kind of claims; choose from: inpatient, outpatient, carrier"
     ):
         synpuf.read(workspace, folder, claims=("dental",))
 

@@ -81,7 +81,7 @@ def test_events_and_static_facts(workspace, tmp_path, events_name, static_name):
         (as_id(4), None, "bmi", 22.0),
     ]
     assert records.notes == (
-        "Patients with events, but without a row in static, so that static facts are missing: 1.",
+        "Patients with events but without a row in static, whose static facts are missing: 1.",
     )
 
 

@@ -67,12 +67,12 @@ def export(
     """
     from phenotaste import TASTE, Cohort
     from phenotaste.ecosystem import write_anndata, write_meds_labels, write_omop_cohort
-    from phenotaste.ecosystem.anndata import need_anndata
+    from phenotaste.ecosystem.anndata import import_anndata
 
     rule = rule_of(to, by, threshold, first_id)
     check_output(out, to is FormatChoice.ANNDATA, overwrite, (model, cohort), review)
     if to is FormatChoice.ANNDATA:
-        need_anndata()
+        import_anndata()
     fitted = TASTE.load(model)
     fitted.n_jobs = threads
     chosen = fitted if review is None else fitted.apply_review(review)
@@ -111,13 +111,13 @@ def check_output(
     out: Path, one_file: bool, overwrite: bool, inputs: tuple[Path, ...], review: Path | None
 ) -> None:
     """Refuse before the work what would be refused after it."""
-    from phenotaste.ecosystem.writing import check_place
+    from phenotaste.ecosystem.exports import check_export_folder
     from phenotaste.storage.atomic import check_output_file
 
     if review is not None and review.resolve() == out.resolve():
         raise InputError(f"{review} is the review that is read here: choose another --out.")
     if not one_file:
-        check_place(out, overwrite, inputs)
+        check_export_folder(out, overwrite, inputs)
     elif check_output_file(out, inputs).exists() and not overwrite:
         raise InputError(f"{out} exists already: choose another place, or add --overwrite to replace it.")
 

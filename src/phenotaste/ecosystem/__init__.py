@@ -2,9 +2,8 @@
 
 from phenotaste.ecosystem.anndata import from_anndata, to_anndata, write_anndata
 from phenotaste.ecosystem.ehrdata import from_ehrdata
-from phenotaste.ecosystem.meds_labels import write_meds_labels
+from phenotaste.ecosystem.exports import write_meds_labels, write_omop_cohort
 from phenotaste.ecosystem.membership import Rule
-from phenotaste.ecosystem.omop_cohort import write_omop_cohort
 
 __all__ = [
     "Rule",

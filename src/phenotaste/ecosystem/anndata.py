@@ -1,7 +1,7 @@
 """Cohorts and fitted models as AnnData, and cohorts back from it.
 
-An AnnData has no room for visits: X holds each patient's totals, and the visits lie in `uns`, from where
-`from_anndata` takes those of the patients and features that are still there.
+An AnnData has no axis for visits: X holds each patient's totals, and the visits are in `uns`, from which
+`from_anndata` selects those of the remaining patients and features.
 """
 
 import json
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.ecosystem.membership import Phenotype, fitted_of, phenotypes_of
+from phenotaste.ecosystem.membership import Phenotype, fitted_model, list_phenotypes
 from phenotaste.errors import InputError
 from phenotaste.model_file import FIGURES, settings_of
 from phenotaste.report.patients import Patients
@@ -24,7 +24,7 @@ from phenotaste.review.reviewed import unique
 from phenotaste.storage.atomic import check_output_file, replace_file
 from phenotaste.storage.encoding import json_value
 
-OURS, LABEL, VISITS = "phenotaste", "label", "visits"
+UNS_KEY, LABEL, VISITS = "phenotaste", "label", "visits"
 SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"
 
 
@@ -46,21 +46,21 @@ def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any
     >>> adata.shape, adata.obsm["X_taste"].shape, adata.varm["taste"].shape
     ((60, 30), (60, 3), (30, 3))
     """
-    anndata = need_anndata()
-    phenotypes = [] if model is None else phenotypes_of(model)
-    found = None if model is None else model.project(cohort)
-    features = names_of(cohort.feature_names, cohort.n_features)
-    statics = names_of(cohort.static_names, cohort.n_static)
+    anndata = import_anndata()
+    phenotypes = [] if model is None else list_phenotypes(model)
+    projection = None if model is None else model.project(cohort)
+    features = names_or_numbers(cohort.feature_names, cohort.n_features)
+    statics = names_or_numbers(cohort.static_names, cohort.n_static)
     columns: dict[str, NDArray[Any]] = {VISITS: cohort.visit_counts}
     if cohort.labels is not None:
         columns[LABEL] = cohort.labels
     scores = [f"phenotype_{phenotype.label}" for phenotype in phenotypes]
-    static_keys, score_keys = keys_beside(columns, statics, scores)
+    static_keys, score_keys = obs_keys(columns, statics, scores)
     if cohort.static is not None:
         columns |= dict(zip(static_keys, cohort.static.T, strict=True))
-    if found is not None:
-        columns |= dict(zip(score_keys, found.W.T, strict=True))
-    totals = totals_of(cohort)
+    if projection is not None:
+        columns |= dict(zip(score_keys, projection.W.T, strict=True))
+    totals = patient_totals(cohort)
     ids = cohort.patient_ids.astype(str)
     adata = anndata.AnnData(
         totals,
@@ -70,12 +70,12 @@ def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any
     kept: dict[str, Any] = {"version": __version__, "cohort": cohort_record(cohort, static_keys, statics)}
     if visits:
         kept[VISITS] = visits_record(cohort, ids, features)
-    if found is not None:
-        adata.obsm[SCORES] = np.array(found.W, np.float64)
-        adata.obsm[SHARES] = Patients(found.W, found.U, found.offsets).shares()
-        adata.varm[DEFINITIONS] = rows_for(cohort, model)
+    if projection is not None:
+        adata.obsm[SCORES] = np.array(projection.W, np.float64)
+        adata.obsm[SHARES] = Patients(projection.W, projection.U, projection.offsets).shares()
+        adata.varm[DEFINITIONS] = definition_rows(cohort, model)
         kept["model"] = model_record(model, phenotypes)
-    adata.uns[OURS] = kept
+    adata.uns[UNS_KEY] = kept
     return adata
 
 
@@ -90,29 +90,31 @@ def from_anndata(adata: Any) -> Cohort:
     >>> from_anndata(to_anndata(cohort)[:, ["gout"]]).visits.toarray().ravel()
     array([1., 0., 3.])
     """
-    kept = getattr(adata, "uns", {}).get(OURS)
+    kept = getattr(adata, "uns", {}).get(UNS_KEY)
     if not isinstance(kept, dict) or VISITS not in kept:
         raise InputError(
-            "the AnnData holds no visits of a cohort: give one that ecosystem.to_anndata made with visits=True."
+            "the AnnData contains no visits of a cohort: give one that ecosystem.to_anndata made with visits=True."
         )
     stored, about = kept[VISITS], kept["cohort"]
-    rows = places(adata.obs_names, stored["patients"], "patients")
-    columns = places(adata.var_names, stored["features"], "features")
+    rows = stored_positions(adata.obs_names, stored["patients"], "patients")
+    columns = stored_positions(adata.var_names, stored["features"], "features")
     ids = np.asarray(stored["patients"]).astype(str)
     times = np.asarray(stored["times"]) if "times" in stored else None
-    whole = Cohort(
+    stored_cohort = Cohort(
         sp.csr_array(stored["matrix"]),
         np.asarray(stored["offsets"]),
-        patient_ids=ids.astype(np.int64) if about["whole_ids"] else ids,
+        patient_ids=ids.astype(np.int64) if about["integer_ids"] else ids,
         visit_times=None if times is None else times.astype(str(stored["times_dtype"])),
         allow_negative=bool(about["allow_negative"]),
     )
-    part = whole[rows]
+    part = stored_cohort[rows]
     pairs = zip(about["static_columns"], about["static_names"], strict=True)
     static = [(str(key), str(name)) for key, name in pairs if key in adata.obs]
     names = [str(name) for name in adata.var_names]
     return Cohort(
-        part.visits if np.array_equal(columns, np.arange(whole.n_features)) else part.visits[:, columns],
+        part.visits
+        if np.array_equal(columns, np.arange(stored_cohort.n_features))
+        else part.visits[:, columns],
         part.offsets,
         np.column_stack([np.asarray(adata.obs[key], np.float64) for key, _ in static]) if static else None,
         patient_ids=part.patient_ids,
@@ -128,7 +130,7 @@ def from_anndata(adata: Any) -> Cohort:
 def write_anndata(
     cohort: Cohort, path: str | os.PathLike[str], model: Any = None, *, visits: bool = True
 ) -> None:
-    """Write `to_anndata` as a file (.h5ad), whole or not at all; it is patient-level, and only you can read it.
+    """Write the result of `to_anndata` to a file (.h5ad), atomically; patient-level, readable by its owner only.
 
     Examples
     --------
@@ -139,12 +141,12 @@ def write_anndata(
     >>> anndata.read_h5ad("cohort.h5ad").obs["visits"].tolist()
     [2, 1]
     """
-    need_anndata()
+    import_anndata()
     with replace_file(check_output_file(path), private=True) as file:
         to_anndata(cohort, model, visits=visits).write_h5ad(file.name)
 
 
-def need_anndata() -> Any:
+def import_anndata() -> Any:
     try:
         import anndata
     except ImportError:
@@ -155,7 +157,7 @@ def need_anndata() -> Any:
 
 
 def frame(columns: dict[str, NDArray[Any]], index: NDArray[Any]) -> Any:
-    """A table whose names are plain objects: anndata 0.12 cannot write the texts of pandas 3."""
+    """A table with object labels: anndata 0.12 cannot write the string type of pandas 3."""
     import pandas as pd
 
     table = pd.DataFrame({key: np.asarray(column) for key, column in columns.items()})
@@ -164,21 +166,21 @@ def frame(columns: dict[str, NDArray[Any]], index: NDArray[Any]) -> Any:
     return table
 
 
-def names_of(names: NDArray[Any] | None, length: int) -> NDArray[Any]:
+def names_or_numbers(names: NDArray[Any] | None, length: int) -> NDArray[Any]:
     return np.arange(length).astype(str) if names is None else names
 
 
-def keys_beside(
+def obs_keys(
     taken: dict[str, Any], statics: Sequence[str] | NDArray[Any], scores: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Columns of obs for these names: files know no slash in them, and none may be there twice."""
-    wanted = [*taken, *(str(name).replace("/", "|") for name in [*statics, *scores])]
-    keys = unique(wanted)[len(taken) :]
+    """Unique columns of obs for these names, without slashes, which HDF5 does not allow."""
+    requested = [*taken, *(str(name).replace("/", "|") for name in [*statics, *scores])]
+    keys = unique(requested)[len(taken) :]
     return keys[: len(statics)], keys[len(statics) :]
 
 
-def totals_of(cohort: Cohort) -> sp.csr_array:
-    """Patients × features: each patient's visits added up."""
+def patient_totals(cohort: Cohort) -> sp.csr_array:
+    """Patients × features: the sum over each patient's visits."""
     n = cohort.n_visits
     belongs = sp.csr_array((np.ones(n), np.arange(n), cohort.offsets), shape=(len(cohort), n))
     totals = sp.csr_array(belongs @ cohort.visits)
@@ -186,28 +188,28 @@ def totals_of(cohort: Cohort) -> sp.csr_array:
     return totals
 
 
-def rows_for(cohort: Cohort, model: Any) -> NDArray[np.float64]:
-    """V with a row for each feature of the cohort; zeros where the model does not know it."""
+def definition_rows(cohort: Cohort, model: Any) -> NDArray[np.float64]:
+    """V with a row for each feature of the cohort; zero for features that the model does not have."""
     names = model.feature_names_in_
     if names is None or cohort.feature_names is None:
         return np.array(model.V_)
-    place = {str(name): row for row, name in enumerate(names)}
-    found = np.zeros((cohort.n_features, model.V_.shape[1]))
+    position = {str(name): row for row, name in enumerate(names)}
+    rows = np.zeros((cohort.n_features, model.V_.shape[1]))
     for row, name in enumerate(cohort.feature_names):
-        if str(name) in place:
-            found[row] = model.V_[place[str(name)]]
-    return found
+        if str(name) in position:
+            rows[row] = model.V_[position[str(name)]]
+    return rows
 
 
 def cohort_record(cohort: Cohort, keys: list[str], names: NDArray[Any]) -> dict[str, Any]:
-    """What obs and var do not say about the cohort."""
+    """Properties of the cohort that obs and var do not contain."""
     return {
         "static_columns": np.array(keys, object),
         "static_names": names.astype(object),
         "named_features": cohort.feature_names is not None,
         "named_static": cohort.static_names is not None,
         "labelled": cohort.labels is not None,
-        "whole_ids": cohort.patient_ids.dtype.kind in "iu",
+        "integer_ids": cohort.patient_ids.dtype.kind in "iu",
         "allow_negative": cohort.allow_negative,
         "origin": json.dumps(cohort.origin),
     }
@@ -228,8 +230,8 @@ def visits_record(cohort: Cohort, ids: NDArray[Any], features: NDArray[Any]) -> 
 
 
 def model_record(model: Any, phenotypes: list[Phenotype]) -> dict[str, Any]:
-    """The model behind the scores: what it is, how it went, and the definitions that belong to no feature of var."""
-    fitted = fitted_of(model)
+    """The model of the scores: settings, figures, and the definitions H and F, which do not fit obs or var."""
+    fitted = fitted_model(model)
     figures = {name.rstrip("_"): json_value(getattr(fitted, name)) for name in FIGURES}
     record = {
         "method": type(fitted).__name__,
@@ -241,16 +243,16 @@ def model_record(model: Any, phenotypes: list[Phenotype]) -> dict[str, Any]:
     }
     if model.F_ is not None:
         record["F"] = np.array(model.F_)
-        record["static_names"] = names_of(model.static_names_in_, len(model.F_)).astype(object)
+        record["static_names"] = names_or_numbers(model.static_names_in_, len(model.F_)).astype(object)
     return record
 
 
-def places(now: Any, stored: Any, what: str) -> NDArray[np.int64]:
-    """Where each of the names that are there now stood when the visits were kept."""
-    place = {str(name): row for row, name in enumerate(stored)}
+def stored_positions(current: Any, stored: Any, what: str) -> NDArray[np.int64]:
+    """The position of each current name in the stored ones."""
+    position = {str(name): row for row, name in enumerate(stored)}
     try:
-        return np.array([place[str(name)] for name in now], np.int64)
+        return np.array([position[str(name)] for name in current], np.int64)
     except KeyError:
         raise InputError(
-            f"the AnnData has {what} of which it holds no visits: it was joined or renamed after to_anndata."
+            f"the AnnData has {what} without stored visits: it was joined or renamed after to_anndata."
         ) from None

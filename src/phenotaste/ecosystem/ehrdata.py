@@ -1,4 +1,4 @@
-"""EHRData, patients × variables × time, as a cohort: a visit is a time at which something of a patient is recorded."""
+"""EHRData (patients × variables × time) as a cohort."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -11,13 +11,13 @@ from phenotaste.cohort import Cohort
 from phenotaste.cohort.from_tables import Table, iso_times, static_matrix
 from phenotaste.errors import InputError
 
-R_LAYER = "R_layer"  # what ehrdata before 0.0.10 calls the layer behind `.R`
+R_LAYER = "R_layer"  # the layer of `.R` in ehrdata before 0.0.10
 INDEX = "index"
 DAY = np.timedelta64(1, "D")
 
 
 class Cells(NamedTuple):
-    """What a tensor holds: where anything is recorded (patients × times), and the entries that count."""
+    """The content of a tensor: where any variable is recorded (patients × times), and the non-zero entries."""
 
     recorded: NDArray[np.bool_]
     patient: NDArray[Any]
@@ -67,10 +67,10 @@ def from_ehrdata(
     """
     if values not in ("given", "recorded"):
         raise InputError(f"values is {values!r}: choose 'given' or 'recorded'.")
-    tensor = tensor_of(edata, layer)
+    tensor = select_tensor(edata, layer)
     n_patients, n_features, n_times = tensor.shape
     cells = sparse_cells(tensor, values) if hasattr(tensor, "coords") else dense_cells(tensor, values)
-    row_of = np.cumsum(cells.recorded.reshape(-1)) - 1  # patients one after the other, each in order of time
+    row_of = np.cumsum(cells.recorded.reshape(-1)) - 1  # by patient, then by time
     entries = (cells.value, (row_of[cells.patient * n_times + cells.time], cells.feature))
     offsets = np.concatenate([[0], np.cumsum(cells.recorded.sum(axis=1))])
     owners, steps = np.nonzero(cells.recorded)
@@ -88,19 +88,21 @@ def from_ehrdata(
     )
 
 
-def tensor_of(edata: Any, layer: str | None) -> Any:
-    """The three-dimensional array that is meant; ehrdata kept it as R, then as a layer, and now as X."""
+def select_tensor(edata: Any, layer: str | None) -> Any:
+    """The requested three-dimensional array; ehrdata versions store it as R, as a layer, or as X."""
     if not all(hasattr(edata, name) for name in ("obs", "var", "layers", "tem")):
-        raise InputError(f"from_ehrdata takes an EHRData, not {type(edata).__name__}: make one with ehrdata.")
+        raise InputError(
+            f"from_ehrdata needs an EHRData, not {type(edata).__name__}: create one with ehrdata."
+        )
     arrays = {"X": edata.X, **dict(edata.layers.items())}
     if getattr(edata, "R", None) is not None:
-        arrays[R_LAYER] = edata.R  # of a slice in time, only this one is cut
+        arrays[R_LAYER] = edata.R  # slices in time apply to R only
     found = {name: array for name, array in arrays.items() if len(getattr(array, "shape", ())) == 3}
     listed = ", ".join(found) or "none"
     if layer is None and len(found) != 1:
         which = "no layer" if not found else "more than one layer"
         raise InputError(
-            f"the EHRData has {which} of patients × variables × time ({listed}): say which with layer=."
+            f"the EHRData has {which} of patients × variables × time ({listed}): choose one with layer=."
         )
     name = next(iter(found)) if layer is None else R_LAYER if layer == "R" else layer
     if name not in found:
@@ -108,9 +110,7 @@ def tensor_of(edata: Any, layer: str | None) -> Any:
             f"the EHRData has no layer {layer!r} of patients × variables × time: it has {listed}."
         )
     if found[name].shape[2] != len(edata.tem):
-        raise InputError(
-            f"layer {name!r} and tem differ in how many times they have: slice both, or neither."
-        )
+        raise InputError(f"layer {name!r} and tem have different numbers of times: slice both, or neither.")
     return found[name]
 
 
@@ -123,7 +123,7 @@ def dense_cells(tensor: Any, values: str) -> Cells:
 
 
 def sparse_cells(tensor: Any, values: str) -> Cells:
-    """The same of a `sparse.COO`, made dense only where what it leaves out counts."""
+    """As `dense_cells` for a `sparse.COO`, made dense only where its fill value counts."""
     missing_by_default = bool(np.isnan(numbers(np.asarray(tensor.fill_value))))
     if not missing_by_default and (tensor.fill_value != 0 or values == "recorded"):
         return dense_cells(tensor.todense(), values)
@@ -144,9 +144,9 @@ def numbers(array: NDArray[Any]) -> NDArray[np.float64]:
     try:
         return array.astype(np.float64, copy=False)
     except (TypeError, ValueError):
-        # numpy's own message would quote the value: it may be a patient's.
+        # NumPy's message quotes the value, which may be patient data.
         raise InputError(
-            "the layer holds values that are no numbers: encode categories as 0 and 1 first, for example with ehrapy."
+            "the layer contains values that are not numbers: encode categories as 0 and 1, for example with ehrapy."
         ) from None
 
 
@@ -160,9 +160,9 @@ def static_of(
     facts: Table, names: Sequence[str], n_patients: int
 ) -> tuple[NDArray[Any] | None, list[str] | None]:
     if isinstance(names, str):
-        raise InputError("static is one text: give a list of columns of obs.")
+        raise InputError("static is a single string: give a list of columns of obs.")
     for name in names:
-        facts.column(name)  # so that what is absent is refused, with the columns there are
+        facts.column(name)  # raises for an absent column, and lists the available ones
     chosen = Table(facts.source[list(names)], facts.title)
     return static_matrix(chosen, "", np.arange(n_patients)) if names else (None, None)
 
@@ -176,7 +176,7 @@ def labels_of(obs: Any, name: str) -> NDArray[Any]:
 def times_of(
     edata: Any, patients: NDArray[Any], steps: NDArray[Any], time: str | None, start: str | None
 ) -> NDArray[Any]:
-    """The time of each visit: a column of tem or the step, counted from the patient's start where one is given."""
+    """The time of each visit: a column of tem or the step, relative to the patient's start where one is given."""
     steps_alone: NDArray[Any] = np.arange(len(edata.tem))
     moments = steps_alone if time is None else moments_of(edata.tem, time)
     if start is None:
@@ -193,7 +193,7 @@ def times_of(
 
 
 def moments_of(tem: Any, name: str) -> NDArray[Any]:
-    """A column of tem, or its index: ehrdata makes texts of an index, whatever it was."""
+    """A column of tem, or its index, which ehrdata converts to text."""
     if name not in tem.columns and name != INDEX:
         listed = ", ".join(map(str, [*tem.columns, INDEX]))
         raise InputError(f"tem has no column {name!r}; choose one of: {listed}.")
@@ -206,7 +206,7 @@ def moments_of(tem: Any, name: str) -> NDArray[Any]:
 
 
 def read_texts(texts: list[str]) -> NDArray[Any]:
-    """Numbers or ISO dates, where that is what all of them say."""
+    """Parse texts as numbers or ISO dates, if all of them are."""
     try:
         return np.array([float(text) for text in texts])
     except ValueError:

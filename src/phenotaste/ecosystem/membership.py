@@ -1,4 +1,4 @@
-"""Who has a phenotype: a threshold on each patient's share, score or intensity, and the history behind it."""
+"""Phenotype membership: a threshold on the share, score or intensity of each patient."""
 
 import warnings
 from contextlib import suppress
@@ -27,35 +27,34 @@ class Phenotype(NamedTuple):
 
     number: int
     label: str  # for columns: the reviewer's name, or the number
-    name: str  # for people
+    name: str  # for display
     numbers: tuple[int, ...]
-    features: list[dict[str, Any]]  # the heaviest: kind, feature, weight
+    features: list[dict[str, Any]]  # those with the largest weights: kind, feature, weight
 
 
-def fitted_of(model: Any) -> Any:
+def fitted_model(model: Any) -> Any:
     return model.model if isinstance(model, Reviewed) else model
 
 
-def phenotypes_of(model: Any) -> list[Phenotype]:
+def list_phenotypes(model: Any) -> list[Phenotype]:
     if getattr(model, "V_", None) is None:
         raise InputError("the model is not fitted: fit it, or load one that is.")
     table = model.phenotypes(top=TOP_FEATURES)
     if isinstance(model, Reviewed):
         groups = zip(model.groups, model.labels(), model.names, strict=True)
-        known = [(group.number, label, name, group.members) for group, label, name in groups]
+        rows = [(group.number, label, name, group.members) for group, label, name in groups]
     else:
-        known = [(r, str(r), f"Phenotype {r}", (r,)) for r in range(1, model.V_.shape[1] + 1)]
+        rows = [(r, str(r), f"Phenotype {r}", (r,)) for r in range(1, model.V_.shape[1] + 1)]
     columns = ["kind", "feature", "weight"]
     return [
-        Phenotype(*one, table.loc[table["phenotype"] == one[0], columns].to_dict("records")) for one in known
+        Phenotype(*one, table.loc[table["phenotype"] == one[0], columns].to_dict("records")) for one in rows
     ]
 
 
 class Rule(NamedTuple):
     """A patient has a phenotype where its `measure` is at least the `threshold`.
 
-    The share is part of one, so that one half makes a sense of its own; scores and intensities have no size that
-    could be named without looking at them.
+    Shares are between 0 and 1, so that one half is a natural threshold; scores and intensities have no natural scale.
 
     Examples
     --------
@@ -70,7 +69,7 @@ class Rule(NamedTuple):
     threshold: float = MAJORITY
 
     def check(self) -> None:
-        """Refuse a measure that there is not, and a threshold that nobody or everybody reaches.
+        """Raise an InputError for an unknown measure, or a threshold that no patient or every patient reaches.
 
         Examples
         --------
@@ -83,7 +82,7 @@ class Rule(NamedTuple):
         check_choice("measure", self.measure, MEASURES)
         if not 0 < self.threshold < np.inf:
             raise InputError(
-                f"The threshold is {self.threshold}: give a number above zero, or everybody has it."
+                f"The threshold is {self.threshold}: give a number above zero, or every patient is a member."
             )
         if self.measure == "share" and self.threshold > 1:
             raise InputError(f"The threshold is {self.threshold}, and no share exceeds 1: give one up to 1.")
@@ -98,25 +97,25 @@ class Membership(NamedTuple):
     first: NDArray[np.datetime64]  # visit
     last: NDArray[np.datetime64]
     values: NDArray[np.float64]
-    without_visits: int  # patients who have no date to stand under, and are left out
+    without_visits: int  # patients without a date, who are excluded
 
     @property
     def members(self) -> NDArray[np.bool_]:
         return self.values >= self.rule.threshold
 
 
-def membership(model: Any, cohort: Cohort, rule: Rule) -> Membership:
-    """Everything is checked before anybody is scored."""
+def find_members(model: Any, cohort: Cohort, rule: Rule) -> Membership:
+    """Score the patients, after all checks, and apply the rule."""
     rule.check()
-    phenotypes = phenotypes_of(model)
-    subjects, times = whole_ids(cohort), dates(cohort)
-    if fitted_of(model).get_params().get("nonnegative") is False:
+    phenotypes = list_phenotypes(model)
+    subjects, times = integer_ids(cohort), dates(cohort)
+    if fitted_model(model).get_params().get("nonnegative") is False:
         raise InputError(
-            "The model's scores may be negative, so that no threshold says who has a phenotype: fit one whose are not."
+            "The model's scores may be negative, so a threshold does not define membership: fit a non-negative model."
         )
-    found = model.project(cohort)
-    patients = Patients(found.W, found.U, found.offsets)
-    measures = {"share": patients.shares, "intensity": patients.intensities, "score": lambda: found.W}
+    projection = model.project(cohort)
+    patients = Patients(projection.W, projection.U, projection.offsets)
+    measures = {"share": patients.shares, "intensity": patients.intensities, "score": lambda: projection.W}
     seen = np.flatnonzero(patients.visits)
     return Membership(
         rule,
@@ -129,8 +128,8 @@ def membership(model: Any, cohort: Cohort, rule: Rule) -> Membership:
     )
 
 
-def whole_ids(cohort: Cohort) -> NDArray[np.int64]:
-    """The ids as the whole numbers that both formats ask for; texts only where nothing is lost."""
+def integer_ids(cohort: Cohort) -> NDArray[np.int64]:
+    """Patient ids as the integers that both formats require; text only where the conversion is exact."""
     ids = cohort.patient_ids
     if ids.dtype.kind == "U":
         texts, ids = ids, np.empty(0)
@@ -138,14 +137,14 @@ def whole_ids(cohort: Cohort) -> NDArray[np.int64]:
             ids = np.array([int(text) for text in texts.tolist()], np.int64)
         if not np.array_equal(ids.astype(str), texts):
             raise InputError(
-                "The patients' ids are texts, and subject_id must be a whole number: build the cohort with the "
+                "The patients' ids are text, and subject_id must be an integer: build the cohort with the "
                 "person_id or subject_id of the source as its patient."
             )
     if len(ids) and ids.max() > np.iinfo(np.int64).max:
         raise InputError("A patient's id has more than 64 bits: build the cohort with the ids of the source.")
     if np.array_equal(ids, np.arange(len(ids))):
         warnings.warn(
-            "the patients are numbered from 0, as in a cohort without ids: make sure that these are your source's.",
+            "the patient ids count from 0, as in a cohort without ids: make sure that they are those of your source.",
             stacklevel=4,
         )
     return ids.astype(np.int64)
@@ -156,14 +155,14 @@ def dates(cohort: Cohort) -> NDArray[np.datetime64]:
     if times is None or times.dtype.kind != "M":
         kind = "have no times" if times is None else "have numbers for times"
         raise InputError(
-            f"The cohort's visits {kind}, and both formats ask for dates: build the cohort with dated visits."
+            f"The cohort's visits {kind}, and both formats require dates: build the cohort with dated visits."
         )
     return times
 
 
-def definition(model: Any, found: Membership, dates: str) -> dict[str, Any]:
-    """How membership came about, for the file that lies beside it: nothing about patients."""
-    fitted = fitted_of(model)
+def rule_record(model: Any, found: Membership, dates: str) -> dict[str, Any]:
+    """The rule, model and phenotypes, to be written with the members; contains no patient data."""
+    fitted = fitted_model(model)
     record: dict[str, Any] = {
         "format": FORMAT,
         "version": 1,
@@ -191,13 +190,13 @@ def definition(model: Any, found: Membership, dates: str) -> dict[str, Any]:
 
 
 class Exported(NamedTuple):
-    """What was written, in a few numbers that may be shown."""
+    """Counts of what was written, safe to display."""
 
     files: list[str]
     patients: int
     without_visits: int
     names: list[str]
-    members: list[int | None]  # of each phenotype; None where they, or all others, are fewer than 11
+    members: list[int | None]  # of each phenotype; None where members or non-members are fewer than 11
 
 
 def exported(found: Membership, files: list[str]) -> Exported:

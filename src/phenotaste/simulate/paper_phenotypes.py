@@ -125,8 +125,8 @@ STATIC_WEIGHTS: tuple[dict[str, float], ...] = (
     },
 )
 
-# The table prints weights above 0.1 only, so some groups are silent. Where a silence would leave two
-# phenotypes with the same people (P1 and P5 differ in nothing else), we say what is clinically plausible.
+# The table prints weights above 0.1 only, so some groups have no entry. Where this would make two phenotypes
+# indistinguishable by static facts (P1 and P5 differ in nothing else), clinically plausible values are added.
 STATIC_COMPLETIONS: tuple[dict[str, float], ...] = (
     {"Static_Normal_weight": 1.0},
     {},
