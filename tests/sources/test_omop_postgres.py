@@ -154,10 +154,10 @@ def test_the_server_can_use_its_indexes(tables, own, fresh):
         cdm.connection.execute(
             "set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off"
         )
-        who = population(cdm, "cohort", 7)
+        selected = population(cdm, "cohort", 7)
         ancestor = cdm.table("concept_ancestor")
         for query, index in (
-            (who.only(cdm.table("condition_occurrence")), "condition_occurrence_key"),
+            (selected.restrict(cdm.table("condition_occurrence")), "condition_occurrence_key"),
             (ancestor.filter(ancestor.descendant_concept_id.isin([1, 2, 3])), "concept_ancestor_key"),
         ):
             text = psycopg.sql.SQL(str(ibis.to_sql(query, dialect="postgres")))
@@ -167,27 +167,27 @@ def test_the_server_can_use_its_indexes(tables, own, fresh):
 
 def test_the_session_cannot_write(server):
     with Workspace(threads=1) as workspace:
-        place = omop.postgres.PostgresBackend(workspace, server.url(user="owner"))
+        backend = omop.postgres.PostgresBackend(workspace, server.url(user="owner"))
         try:
             with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-                place.connection.execute("create table cdm.mine (a integer)")
+                backend.connection.execute("create table cdm.mine (a integer)")
         finally:
-            place.close()
+            backend.close()
 
 
 def test_all_tables_are_of_one_moment(server, tables):
     """Rows that others add while we read are not seen in later tables."""
     with Workspace(threads=1) as workspace:
-        place = omop.postgres.PostgresBackend(workspace, server.url())
+        backend = omop.postgres.PostgresBackend(workspace, server.url())
         try:
-            place.choose("cdm")
-            before = place.fetch(place.table("death"), "omop_first").count().to_pyarrow().as_py()
+            backend.select_schema("cdm")
+            before = backend.fetch(backend.table("death"), "omop_first").count().to_pyarrow().as_py()
             with psycopg.connect(server.url(user="owner")) as link:
                 link.execute("insert into cdm.death (person_id, death_date) values (1001, '2020-01-01')")
-            after = place.fetch(place.table("death"), "omop_second").count().to_pyarrow().as_py()
+            after = backend.fetch(backend.table("death"), "omop_second").count().to_pyarrow().as_py()
             assert before == after == len(tables["death"])
         finally:
-            place.close()
+            backend.close()
             with psycopg.connect(server.url(user="owner")) as link:
                 link.execute("delete from cdm.death where person_id = 1001")
 
@@ -197,11 +197,11 @@ def test_text_round_trips_through_the_database(own, fresh):
     words = [*made.SPECIAL_TEXTS, None, "\\N", '"', "a\r\nb", "NULL", "\\."]
     fresh({"person": pa.table({"person_id": list(range(len(words)))}), "t": pa.table({"w": words})}, "words")
     with Workspace(threads=1) as workspace:
-        place = omop.postgres.PostgresBackend(workspace, own.url())
+        backend = omop.postgres.PostgresBackend(workspace, own.url())
         try:
-            found = place.fetch(place.open("words", "t"), "words").w.to_pyarrow().to_pylist()
+            found = backend.fetch(backend.open("words", "t"), "words").w.to_pyarrow().to_pylist()
         finally:
-            place.close()
+            backend.close()
     assert sorted(map(repr, found)) == sorted(map(repr, words))
 
 

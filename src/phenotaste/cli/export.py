@@ -1,4 +1,4 @@
-"""`phenotaste export`: who has which phenotype, in the formats of other tools."""
+"""`phenotaste export`: phenotype membership in the formats of other tools."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -69,7 +69,7 @@ def export(
     from phenotaste.ecosystem import write_anndata, write_meds_labels, write_omop_cohort
     from phenotaste.ecosystem.anndata import import_anndata
 
-    rule = rule_of(to, by, threshold, first_id)
+    rule = membership_rule(to, by, threshold, first_id)
     check_output(out, to is FormatChoice.ANNDATA, overwrite, (model, cohort), review)
     if to is FormatChoice.ANNDATA:
         import_anndata()
@@ -89,8 +89,10 @@ def export(
         print_members(written, out, to, json_)
 
 
-def rule_of(to: FormatChoice, by: MeasureChoice, threshold: float | None, first_id: int | None) -> "Rule":
-    """The rule of membership; what has no meaning for this format is refused rather than ignored."""
+def membership_rule(
+    to: FormatChoice, by: MeasureChoice, threshold: float | None, first_id: int | None
+) -> "Rule":
+    """The membership rule; options that do not apply to the format are refused rather than ignored."""
     from phenotaste.ecosystem.membership import MAJORITY, Rule
 
     if to is FormatChoice.ANNDATA and (threshold is not None or by is not MeasureChoice.SHARE):
@@ -110,7 +112,7 @@ def rule_of(to: FormatChoice, by: MeasureChoice, threshold: float | None, first_
 def check_output(
     out: Path, one_file: bool, overwrite: bool, inputs: tuple[Path, ...], review: Path | None
 ) -> None:
-    """Refuse before the work what would be refused after it."""
+    """Check the output before the projection."""
     from phenotaste.ecosystem.exports import check_export_folder
     from phenotaste.storage.atomic import check_output_file
 
@@ -140,7 +142,7 @@ def print_members(found: "Exported", out: Path, to: str, json_: bool) -> None:
             ("Patients", f"{found.patients:,}"),
             ("Left out", f"{found.without_visits:,} (without visits, so without a date)"),
             *((name, few if count is None else f"{count:,} patients") for name, count in members),
-            *(advice if not all(found.members) else []),  # somebody gets nobody, or next to nobody
+            *(advice if not all(found.members) else []),  # some phenotype has few members or none
             ("Files", ", ".join(found.files)),
             ("Note", PATIENT_LEVEL),
         ],

@@ -161,7 +161,7 @@ def check_export_folder(path: str | os.PathLike[str], overwrite: bool, inputs: t
     target = check_output_folder(path, inputs)
     existing = sorted(entry.name for entry in os.scandir(target)) if target.is_dir() else []
     if existing and not overwrite:
-        raise InputError(f"{path} already exists: choose another folder, or allow it to be overwritten.")
+        raise InputError(f"{path} exists already: choose another folder, or allow it to be overwritten.")
     if not all(EXPORT_FILES.fullmatch(name) for name in existing):
         raise InputError(f"{path} contains files that are not part of an export: choose another folder.")
     return target
