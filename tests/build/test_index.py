@@ -159,7 +159,7 @@ SPECIAL = [date(2020, 2, 29), date(2020, 8, 31), date(2020, 8, 29), date(2018, 2
 CLOCK = [timedelta(0), timedelta(0), timedelta(hours=12), timedelta(hours=24) - timedelta(microseconds=1)]
 
 
-def made_up(seed, n_events, with_periods, with_visits):
+def simulated(seed, n_events, with_periods, with_visits):
     """Timelines with many ties, ends of months and the leap day; every second patient never has an index code."""
     random = Random(seed)
 
@@ -199,7 +199,7 @@ def made_up(seed, n_events, with_periods, with_visits):
 
 
 sources = st.builds(
-    made_up, st.integers(0, 10**6), st.sampled_from([12, 60, 150]), st.booleans(), st.booleans()
+    simulated, st.integers(0, 10**6), st.sampled_from([12, 60, 150]), st.booleans(), st.booleans()
 )
 indexes = st.builds(
     Index,
@@ -302,7 +302,7 @@ def test_the_order_of_rows_does_not_matter(workspace, source, index, match, rand
     assert rows_or_none(workspace, source, index, match) == one
 
 
-def made_up_labels(seed, values):
+def simulated_labels(seed, values):
     random = Random(seed)
     days = [date(2019, 1, 1) + timedelta(n) for n in range(900)] + 100 * SPECIAL
     times = [*(datetime.combine(day, MIDNIGHT) + random.choice(CLOCK) for day in days), *[None] * 50]
@@ -310,7 +310,7 @@ def made_up_labels(seed, values):
 
 
 label_rows = st.builds(
-    made_up_labels,
+    simulated_labels,
     st.integers(0, 10**6),
     st.sampled_from([[0.0, 1.0], [0.0, 0.0, 1.0, None], [1.0, None], [None]]),
 )

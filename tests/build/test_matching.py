@@ -14,7 +14,7 @@ ORIGIN = np.datetime64("2020-02-27")  # a leap day lies near
 NAT = np.datetime64("NaT", "D")
 
 
-def made_up(seed, n_people=30, n_cases=6, n_encounters=90, spread=40, births=4000, n_strata=2):
+def simulated(seed, n_people=30, n_cases=6, n_encounters=90, spread=40, births=4000, n_strata=2):
     """A few patients on crowded days, so that ties, scarce candidates and repeated encounters are common."""
     rng = np.random.default_rng(seed)
     birth = np.datetime64("1950-01-01") + rng.integers(0, births, n_people)
@@ -77,7 +77,7 @@ settings = st.builds(
     seed=st.integers(0, 5),
 )
 inputs = st.builds(
-    made_up,
+    simulated,
     seed=st.integers(0, 10**6),
     n_people=st.integers(8, 40),
     n_cases=st.integers(0, 8),
