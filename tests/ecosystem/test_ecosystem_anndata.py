@@ -192,7 +192,7 @@ def test_without_visits_there_is_no_way_back(cohort):
 def test_renamed_entries_are_refused_without_their_names(cohort):
     adata = ecosystem.to_anndata(cohort)
     adata.obs_names = ["secret-new", *adata.obs_names[1:]]
-    with pytest.raises(InputError, match="patients of which it contains no visits") as refusal:
+    with pytest.raises(InputError, match="patients without stored visits") as refusal:
         ecosystem.from_anndata(adata)
     assert "secret" not in str(refusal.value)
 
