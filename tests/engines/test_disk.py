@@ -204,7 +204,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_fit_begins(tmp_path):
         with pytest.raises(InputError, match="the courses need") as refused:
             TASTE(5, engine=DiskEngine(folder / "work"), callback=begun.append).fit(c)
         assert begun == []
-        assert "free some space" in str(refused.value)
+        assert "free disk space" in str(refused.value)
         assert list(folder.iterdir()) == []
 
 
@@ -223,7 +223,7 @@ def test_a_disk_that_fills_up_during_the_fit_raises_an_error(tmp_path):
                 fill(folder)
 
         disk_options = {"engine": DiskEngine(work), "checkpoint": Checkpoint(work, every=3)}
-        with pytest.raises(InputError, match=r"no space left.*free some space"):
+        with pytest.raises(InputError, match=r"no space left.*free disk space"):
             TASTE(5, **disk_options, callback=others, **options).fit(c)
         (folder / "filler").unlink()
         count = StopAfter()

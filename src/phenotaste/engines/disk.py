@@ -296,7 +296,7 @@ class DiskSession(ThreadSession):
         if needed > free:
             raise InputError(
                 f"{self.files.folder} has {mapped.format_bytes(free)} left and the courses need "
-                f"{mapped.format_bytes(needed)}: free some space, or choose another work folder."
+                f"{mapped.format_bytes(needed)}: free disk space, or choose another work folder."
             )
         # Created now, so that a fit does not fail at its end for want of space.
         K = self.n_patients

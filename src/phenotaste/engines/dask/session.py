@@ -178,7 +178,7 @@ class DaskSession(EngineSession):
         if free is not None and needed > free:
             raise InputError(
                 f"{self.job.folder.url} has {mapped.format_bytes(free)} left and the courses need "
-                f"{mapped.format_bytes(needed)}: free some space, or use another work folder."
+                f"{mapped.format_bytes(needed)}: free disk space, or use another work folder."
             )
 
     def remove_stale_files(self) -> None:
