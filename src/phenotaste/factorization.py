@@ -1,6 +1,6 @@
-"""What TASTE and the factorisations it is compared with share: settings, starts, fitted attributes, files, tables.
+"""The base class of TASTE and of the factorisations it is compared with.
 
-A method adds `fit` and `project`; everything else follows from the fitted attributes it keeps.
+A method implements `fit` and `project`; scores, tables, files and reviews follow from its fitted attributes.
 """
 
 import os
@@ -50,12 +50,12 @@ class Projection(NamedTuple):
     loss: float  # the whole objective of these patients
     patient_loss: Array
     mu_k: Array
-    unknown_features: int  # temporal features the model does not know, left out
-    absent_features: int  # temporal features of the model that the cohort lacks, taken as zero
+    unknown_features: int  # temporal features that the model lacks, ignored
+    absent_features: int  # temporal features that the cohort lacks, taken as zero
 
 
 class Factorization(TransformerMixin, BaseEstimator):
-    """Scikit-learn's manners for X_k ≈ U_k diag(w_k) Vᵀ, with or without static features A ≈ W Fᵀ."""
+    """Scikit-learn interface of X_k ≈ U_k diag(w_k) Vᵀ, with or without static features A ≈ W Fᵀ."""
 
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     _counts: ClassVar[tuple[str, ...]] = ("rank", "n_init", "max_iter")
@@ -114,7 +114,7 @@ class Factorization(TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        top : at most so many features of each kind for a phenotype; None for all.
+        top : maximum number of features of each kind per phenotype; None for all.
         min_weight : features below it are left out.
         scale : weights as shares of the largest entry of the whole "matrix", as in the paper's tables, or of each
             phenotype's own "column".
@@ -205,7 +205,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Names of the scores' columns, as scikit-learn asks for them.
+        """Names of the scores' columns, in scikit-learn's interface.
 
         Examples
         --------
@@ -258,8 +258,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         size = float(aligned.norms.sum())
         if size > 0 and not SMALLEST_SIZE < size < LARGEST_SIZE:
             raise InputError(
-                f"The visits' values are of a size ({size:.0e} when squared and added up) that cannot be computed "
-                "with: divide them by a constant."
+                f"The sum of squares of the visits' values, {size:.0e}, is out of range: divide them by a constant."
             )
         return aligned
 
@@ -329,7 +328,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         return metrics.losses(self, cohort)
 
     def _labelled(self, W: Array, cohort: Cohort) -> Any:
-        """Scores as set_output asks for them; patient ids become the index of a pandas frame."""
+        """Scores in the format of set_output; patient ids become the index of a data frame."""
         if _get_output_config("transform", self)["dense"] != "pandas":
             return W
         import pandas as pd

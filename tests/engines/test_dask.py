@@ -145,9 +145,9 @@ def test_workers_without_access_to_the_folder_are_reported(cluster, cohort, tmp_
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file: choose a folder for the work files"):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "file")).fit(cohort)
-    with pytest.raises(InputError, match="work folder .* cannot be written to"):
+    with pytest.raises(InputError, match=r"work folder .* cannot be written to"):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, "/proc/phenotaste")).fit(cohort)
-    with pytest.raises(InputError, match="work folder .* cannot be written to"):
+    with pytest.raises(InputError, match=r"work folder .* cannot be written to"):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, "nonsense://work")).fit(cohort)
 
 

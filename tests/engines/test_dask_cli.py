@@ -15,7 +15,7 @@ from helpers.fits import assert_same
 from phenotaste import TASTE, Cohort, InputError, simulate
 from phenotaste.engines.checkpoint import Checkpoint
 from phenotaste.engines.dask import DaskEngine
-from phenotaste.engines.dask.address import check_safe, full_address
+from phenotaste.engines.dask.address import check_encrypted, full_address
 
 COMMAND = [sys.executable, "-m", "phenotaste.cli", "fit", "cohort"]
 SETTINGS = ["--rank", "3", "--tol", "0", "--max-iter", "12", "--n-init", "2", "--include-patients"]
@@ -160,9 +160,9 @@ ELSEWHERE = ("198.51.100.1", "[2001:db8::1]")
 def test_unencrypted_connections_to_other_machines_are_refused(host):
     for who in ("scheduler", "worker"):
         with pytest.raises(InputError, match=rf"The {who} at tcp://.*unencrypted.*allow_plain=True"):
-            check_safe(f"tcp://{host}:8786", False, who)
-        check_safe(f"tcp://{host}:8786", True, who)
-        check_safe(f"tls://{host}:8786", False, who)
+            check_encrypted(f"tcp://{host}:8786", False, who)
+        check_encrypted(f"tcp://{host}:8786", True, who)
+        check_encrypted(f"tls://{host}:8786", False, who)
     with pytest.raises(InputError, match="unencrypted"):
         TASTE(rank=2, engine=DaskEngine(f"tcp://{host}:8786")).fit(cohorts.cohort(1))
     with pytest.raises(InputError, match="no certificates were given"):

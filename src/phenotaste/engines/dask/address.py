@@ -1,4 +1,4 @@
-"""Where a Dask cluster is, and whether what travels there is safe from others: patients' sums do, and task code."""
+"""Addresses of Dask clusters, and the encryption of connections: sums over patients and task code travel on them."""
 
 import os
 import socket
@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 from phenotaste.errors import InputError
 
 ENCRYPTED = ("tls", "wss")
-WITHIN = "inproc"  # never leaves the process
+IN_PROCESS = "inproc"
 CERTIFICATES = ("ca.pem", "cert.pem", "key.pem")
 
 
 def full_address(address: str, allow_plain: bool, encrypted: bool) -> str:
-    """`dask://host:port` or `host:port` as Dask writes it: encrypted, but on this machine or where plain is allowed."""
+    """`dask://host:port` or `host:port` as Dask writes it; encrypted, except on this machine or if plain is allowed."""
     scheme, _, rest = address.rpartition("://")
     if scheme not in ("", "dask"):
         return address.removeprefix("dask://")
@@ -29,18 +29,18 @@ def full_address(address: str, allow_plain: bool, encrypted: bool) -> str:
             f"{address} is not the address of a Dask scheduler: write it as dask://HOST:PORT, for example "
             "dask://login1:8786."
         )
-    plain = not encrypted and (allow_plain or is_here(host))
+    plain = not encrypted and (allow_plain or is_local(host))
     return f"{'tcp' if plain else 'tls'}://{rest}"
 
 
-def check_safe(address: str, allow_plain: bool, who: str) -> None:
-    """Refuse to talk in the clear to another machine."""
+def check_encrypted(address: str, allow_plain: bool, role: str) -> None:
+    """Refuse an unencrypted connection to another machine."""
     scheme = address.partition("://")[0]
-    if allow_plain or scheme in (*ENCRYPTED, WITHIN) or is_here(host_of(address)):
+    if allow_plain or scheme in (*ENCRYPTED, IN_PROCESS) or is_local(host_of(address)):
         return
     raise InputError(
-        f"The {who} at {address} is on another machine and would be spoken to unencrypted: start the cluster with "
-        "certificates and a tls:// address (docs/cluster.md), or, on a network that you trust, say "
+        f"The connection to the {role} at {address}, on another machine, would be unencrypted: start the cluster with "
+        "certificates and a tls:// address (docs/cluster.md), or, on a network that you trust, set "
         "allow_plain=True (--insecure)."
     )
 
@@ -49,16 +49,16 @@ def host_of(address: str) -> str:
     return urlsplit(address).hostname or ""
 
 
-def is_here(host: str) -> bool:
-    """Whether a name or number is one of this machine's own: only those can be listened at."""
+def is_local(host: str) -> bool:
+    """Whether a host name or address is one of this machine's: a socket can be bound to those only."""
     try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return False
-    return bool(found) and all(is_own(str(number)) for number in found)
+    return bool(addresses) and all(is_bindable(str(number)) for number in addresses)
 
 
-def is_own(number: str) -> bool:
+def is_bindable(number: str) -> bool:
     if ip_address(number.partition("%")[0]).is_loopback:
         return True
     family = socket.AF_INET6 if ":" in number else socket.AF_INET
@@ -71,7 +71,7 @@ def is_own(number: str) -> bool:
 
 
 def security_of(tls: Any, address: str) -> Any:
-    """Dask's Security from a folder of certificates, from what the user made, or from Dask's own configuration."""
+    """Dask's Security from a folder of certificates, from the user's object, or from Dask's own configuration."""
     from distributed.security import Security
 
     if isinstance(tls, (str, os.PathLike)):
@@ -80,7 +80,7 @@ def security_of(tls: Any, address: str) -> Any:
         if missing:
             raise InputError(
                 f"{folder} lacks {', '.join(missing)}: a folder of certificates has {', '.join(CERTIFICATES)} "
-                "(docs/cluster.md says how to make them)."
+                "(docs/cluster.md says how to create them)."
             )
         authority, certificate, key = (str(folder / name) for name in CERTIFICATES)
         return Security(

@@ -13,7 +13,7 @@ import numpy as np
 from phenotaste.core.records import Shard, Weights
 from phenotaste.engines.base import Engine
 from phenotaste.engines.dask import tasks
-from phenotaste.engines.dask.address import check_safe, full_address, host_of, is_here, security_of
+from phenotaste.engines.dask.address import check_encrypted, full_address, host_of, is_local, security_of
 from phenotaste.engines.dask.files import WorkFolder, work_folder
 from phenotaste.engines.dask.session import ClusterOptions, DaskSession
 from phenotaste.engines.partition import block_edges
@@ -110,7 +110,7 @@ class DaskEngine(Engine):
                 raise InputError(
                     "The Dask client is asynchronous or closed: pass a synchronous client that is connected."
                 )
-            check_safe(cluster.scheduler.address, self.allow_plain, "scheduler")
+            check_encrypted(cluster.scheduler.address, self.allow_plain, "scheduler")
             return cluster
         address = getattr(cluster, "scheduler_address", cluster)
         if not isinstance(address, str):
@@ -118,7 +118,7 @@ class DaskEngine(Engine):
                 f"A cluster is a Dask client, a cluster object or an address, not {type(cluster).__name__}."
             )
         address = full_address(address, self.allow_plain, self.tls is not None)
-        check_safe(address, self.allow_plain, "scheduler")
+        check_encrypted(address, self.allow_plain, "scheduler")
         security = getattr(cluster, "security", None) if cluster is not address else None
         security = security_of(security if self.tls is None else self.tls, address)
         try:
@@ -134,7 +134,7 @@ class DaskEngine(Engine):
         """The folder for blocks and U: a temporary one if all workers are on this machine."""
         if self.work is not None:
             return work_folder(self.work)
-        if not all(is_here(host_of(address)) for address in workers_of(client)):
+        if not all(is_local(host_of(address)) for address in workers_of(client)):
             raise InputError(
                 "Some workers are on other machines: name a folder that all of them see, or an object store, with "
                 "work=FOLDER (--work FOLDER)."
@@ -173,7 +173,7 @@ def check_workers(client: Any, allow_plain: bool, patience: float) -> None:
             f"The cluster had no worker for {patience:.0f} seconds: start workers, or wait longer (patience)."
         ) from error
     for address in workers_of(client):
-        check_safe(address, allow_plain, "worker")
+        check_encrypted(address, allow_plain, "worker")
 
 
 def check_same_versions(client: Any, folder: WorkFolder) -> None:

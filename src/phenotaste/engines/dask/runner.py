@@ -89,7 +89,7 @@ class TaskRunner:
             except KilledWorker as error:
                 if not attempts_left:
                     raise InputError(
-                        "Worker processes kept dying in the same task, most often for want of memory: give each worker "
+                        "Worker processes kept dying in the same task, usually out of memory: give each worker "
                         "more memory or fewer threads, and resume from the checkpoint."
                     ) from error
             except DamagedFile as error:

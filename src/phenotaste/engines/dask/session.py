@@ -85,7 +85,7 @@ class DaskSession(EngineSession):
             if not isinstance(error, OSError):
                 raise
             raise InputError(
-                f"The cohort could not be written to {self.job.folder.url}: {error.strerror or error}; free some "
+                f"The cohort could not be written to {self.job.folder.url}: {error.strerror or error}; free disk "
                 "space, or use another work folder."
             ) from error
 
