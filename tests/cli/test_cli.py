@@ -116,7 +116,7 @@ def test_plan_prints_an_estimate_and_writes_nothing(call, workdir):
 def test_fit_includes_patients_and_overwrites_only_on_request(call, workdir):
     arguments = ("fit", "cohort", "--rank", 2, "--max-iter", 2, "--out", "m-twice")
     first = call(*arguments, folder=workdir)
-    assert "max iter. The objective was still falling" in " ".join(first.stdout.split())
+    assert "max iter. The objective was still decreasing" in " ".join(first.stdout.split())
     refused(call(*arguments, folder=workdir), "m-twice exists already", "--overwrite")
     assert call(*arguments, "--overwrite", "--include-patients", folder=workdir).returncode == 0
     assert TASTE.load(workdir / "m-twice").W_.shape == (120, 2)
