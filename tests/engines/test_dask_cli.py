@@ -15,7 +15,7 @@ from helpers.fits import assert_same
 from phenotaste import TASTE, Cohort, InputError, simulate
 from phenotaste.engines.checkpoint import Checkpoint
 from phenotaste.engines.dask import DaskEngine
-from phenotaste.engines.dask.address import check_encrypted, full_address
+from phenotaste.engines.dask.engine import check_encrypted, full_address
 
 COMMAND = [sys.executable, "-m", "phenotaste.cli", "fit", "cohort"]
 SETTINGS = ["--rank", "3", "--tol", "0", "--max-iter", "12", "--n-init", "2", "--include-patients"]

@@ -9,8 +9,8 @@ import pytest
 
 from helpers.chromium import Opened
 from helpers.report_content import FINGERPRINT, simulated_content
-from phenotaste.report import html as page_module
-from phenotaste.report.html import as_json, render
+from phenotaste.report import writer as page_module
+from phenotaste.report.writer import as_json, render
 from phenotaste.review import Review
 
 HOSTILE = '</script><img src=x onerror="window.caught=1">\u2028<!-- &lt;b&gt; \'"`${1}'

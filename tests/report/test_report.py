@@ -20,8 +20,8 @@ from phenotaste.disclosure import Gate, rounded
 from phenotaste.errors import InputError
 from phenotaste.plotting import encode_figure
 from phenotaste.report import content, model_figures, table_files
-from phenotaste.report.html import render
 from phenotaste.report.patients import NO_PHENOTYPE, Patients, patients_of
+from phenotaste.report.writer import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 MIN_CELL_SIZE = 11

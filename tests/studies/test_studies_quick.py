@@ -14,7 +14,7 @@ import pytest
 
 from helpers.cohorts import SHARED
 from phenotaste import InputError, simulate, studies
-from phenotaste.studies import cohorts, heart_failure, recovery, scale, scale_page, speed
+from phenotaste.studies import heart_failure, methods, recovery, scale, speed
 from phenotaste.studies.methods import AS_IN_PAPER, PUBLISHED
 from phenotaste.studies.results import read_results
 from phenotaste.studies.study import CellContext, Options
@@ -209,15 +209,15 @@ def test_the_full_speed_study_has_the_grids_of_the_paper():
             assert mine.groupby(["lam", "mu"])["seed"].nunique().tolist() == [starts] * 9
         assert sorted(part.loc[part["method"] == "CopaPlus", "lam"].unique()) == [0.1, 1, 10]
     assert set(speed.sizes(Options(fraction=0.1)).items()) == {("Sutter", 5948), ("CMS", 15135)}
-    assert cohorts.SHAPES["Sutter"] == (59_480, 1164, 29, 22)
-    assert cohorts.SHAPES["CMS"] == (151_349, 284, 50, 30)
+    assert methods.SHAPES["Sutter"] == (59_480, 1164, 29, 22)
+    assert methods.SHAPES["CMS"] == (151_349, 284, 50, 30)
 
 
 def test_cohorts_have_the_papers_shape():
-    cohort = cohorts.shaped("Sutter", 40, 1)
+    cohort = methods.shaped("Sutter", 40, 1)
     assert cohort.shape == (40, 1164)
     assert cohort.static.shape == (40, 22)
-    again = cohorts.repeated("Sutter", 90, 40, 1)
+    again = methods.repeated("Sutter", 90, 40, 1)
     assert len(again) == 90
     assert (again.visits[: cohort.n_visits] != cohort.visits).nnz == 0
 
@@ -228,10 +228,10 @@ def test_patients_of_synpuf_are_drawn(tmp_path):
         pytest.skip("the DE-SynPUF slice is not available")
     for file in source.glob("slice1_*.csv.gz"):
         (tmp_path / file.name).symlink_to(file)
-    some = cohorts.synpuf(str(tmp_path), 50, 3)
+    some = methods.synpuf(str(tmp_path), 50, 3)
     assert len(some) == 50
-    assert len(cohorts.synpuf(str(tmp_path), 10**6, 3)) == len(cohorts.synpuf_claims(str(tmp_path))) > 700
-    cell = {"data": cohorts.SYNPUF, "patients": 50, "data_seed": 3}
+    assert len(methods.synpuf(str(tmp_path), 10**6, 3)) == len(methods.synpuf_claims(str(tmp_path))) > 700
+    cell = {"data": methods.SYNPUF, "patients": 50, "data_seed": 3}
     context = CellContext(Options(synpuf=str(tmp_path)))
     assert np.array_equal(speed.cell_cohort(cell, context).patient_ids, some.patient_ids)
     with pytest.raises(InputError, match="needs the folder of DE-SynPUF"):
@@ -280,7 +280,7 @@ def test_a_fit_whose_first_iteration_would_take_too_long_is_not_started(monkeypa
             [{**slow, **row, "seconds": None, "processor_seconds": None, "cpi": None, "last_decrease": None}]
         )
     )
-    assert "not started: one iteration would take about" in scale_page.complete_fits(table)
+    assert "not started: one iteration would take about" in scale.complete_fits(table)
 
 
 @pytest.mark.parametrize(("method", "bytes_a_visit"), [("TASTE", 2 * 8 * 5), ("CopaPlus", 3 * 8 * 5)])
@@ -301,14 +301,14 @@ def test_a_fit_larger_than_memory_is_not_started(method, bytes_a_visit, monkeypa
         ]
     )
     table = scale.table(pd.DataFrame([{**cell, **nothing, **row}]).astype({"gb_needed": float}))
-    assert "not started: requires 0 GB of memory" in scale_page.iterations(table)
+    assert "not started: requires 0 GB of memory" in scale.iterations(table)
 
 
 def test_the_ratio_to_a_stopped_fit_is_a_lower_bound():
     by = pd.DataFrame({"finished_mean": {"TASTE": 1.0, PUBLISHED: 0.0}})
-    assert scale_page.at_least(by, 78.2) == "over 78"
-    assert scale_page.at_least(by + 1, 78.2) == "78"
-    assert scale_page.at_least(by - 1, 78.2) == scale_page.at_least(by, float("nan")) == "–"
+    assert scale.at_least(by, 78.2) == "over 78"
+    assert scale.at_least(by + 1, 78.2) == "78"
+    assert scale.at_least(by - 1, 78.2) == scale.at_least(by, float("nan")) == "–"
 
 
 def test_progress_of_a_stopped_fit_is_reported():

@@ -11,7 +11,7 @@ from phenotaste import Cohort, InputError, simulate, studies
 from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.methods import LABELS
 from phenotaste.studies import prediction, prediction_page
-from phenotaste.studies.cohorts import synpuf_heart_failure, without_heart_failure
+from phenotaste.studies.methods import synpuf_heart_failure, without_heart_failure
 from phenotaste.studies.results import read_results
 from phenotaste.studies.study import CellContext, Options
 

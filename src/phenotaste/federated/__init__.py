@@ -3,8 +3,7 @@
 `init` and `combine` run at the coordinator, `step` at a site; docs/federated.md says what the sums can reveal.
 """
 
-from phenotaste.federated.coordinator import CombineReport, combine, init
-from phenotaste.federated.progress import status
+from phenotaste.federated.coordinator import CombineReport, combine, init, status
 from phenotaste.federated.settings import Settings
 from phenotaste.federated.site import StepReport, step
 

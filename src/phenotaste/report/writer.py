@@ -1,13 +1,18 @@
 """Write the page of a model, its figures and its tables, all from one content, so that they always agree."""
 
+import base64
+import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.cohort import Cohort
-from phenotaste.disclosure import Gate
+from phenotaste.disclosure import Gate, printable
 from phenotaste.errors import InputError
+from phenotaste.report.schema import Content
 from phenotaste.review import Review
 from phenotaste.storage.atomic import check_output_file, check_output_folder, replace_file, write_folder
 
@@ -61,8 +66,8 @@ def write(
     """
     from phenotaste.report import model_figures, table_files
     from phenotaste.report.content import build
-    from phenotaste.report.html import render
     from phenotaste.report.stability import read_evidence
+    from phenotaste.report.writer import render
 
     page = check_output_file(path)
     outputs = (
@@ -101,3 +106,58 @@ def check_signs(model: "Factorization") -> None:
             "The definitions of this model may be negative, and a page shows non-negative weights only: "
             "fit it with nonnegative=True."
         )
+
+
+STYLES = ("page.css", "card.css", "print.css")
+# Joined to one script, in this order.
+SCRIPTS = (
+    "dom.js",
+    "relevance.js",
+    "bars.js",
+    "charts.js",
+    "review.js",
+    "review_file.js",
+    "evidence.js",
+    "card.js",
+    "overview.js",
+    "toolbar.js",
+    "main.js",
+)
+
+
+def render(content: Content | Mapping[str, Any]) -> str:
+    """Render the page. It makes no network requests, and its security policy allows only its own script and style."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    record = content.as_dict() if isinstance(content, Content) else content
+    environment = Environment(
+        loader=PackageLoader("phenotaste.report", "web"), autoescape=True, undefined=StrictUndefined
+    )
+    style = "\n".join(read_asset(name) for name in STYLES)
+    script = '"use strict";\n(() => {\n' + "\n".join(read_asset(name) for name in SCRIPTS) + "})();\n"
+    return environment.get_template("page.html").render(
+        title=printable(record["title"]),
+        trusted=record["trusted"],
+        version=record["version"],
+        fingerprint=record["fingerprint"],
+        style=Markup(style),  # part of the package, and allowed by its hash
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        content=Markup(as_json(record)),  # escaped by as_json
+    )
+
+
+def as_json(record: Mapping[str, Any]) -> str:
+    """Encode as JSON in which no name can end the script element or open a comment."""
+    text = json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def read_asset(name: str) -> str:
+    return files("phenotaste.report").joinpath("web", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -13,7 +13,7 @@ from phenotaste.prediction.methods import LABELS, TASTE_NAME, TuningSettings
 from phenotaste.prediction.nested_split import SplitSettings, Task, run_split
 from phenotaste.prediction.split_cohorts import draw_split
 from phenotaste.studies import prediction_page
-from phenotaste.studies.cohorts import synpuf_heart_failure
+from phenotaste.studies.methods import synpuf_heart_failure
 from phenotaste.studies.results import summarise
 from phenotaste.studies.study import Cell, CellContext, Options, Row
 

@@ -9,7 +9,7 @@ from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.figures import COLOURS, DASHES
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
 from phenotaste.prediction.split_cohorts import VALIDATION
-from phenotaste.studies import drawing
+from phenotaste.studies import study_page
 from phenotaste.studies.study_page import fixed_mean_sd, markdown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ COHORTS = {
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
     """AUC against the number of phenotypes; methods without one as lines across."""
     cohorts = list(dict.fromkeys(table["cohort"]))
-    figure, axes = drawing.grid(1, len(cohorts), width=3.6, height=3.1, sharey=True)
+    figure, axes = study_page.grid(1, len(cohorts), width=3.6, height=3.1, sharey=True)
     for axis, cohort in zip(axes[0], cohorts, strict=True):
         rows = table[table["cohort"] == cohort]
         for place, method in enumerate(dict.fromkeys(rows["method"])):

@@ -7,7 +7,7 @@ import numpy as np
 from phenotaste import metrics, simulate
 from phenotaste.plotting import set_labels
 from phenotaste.simulate import Truth
-from phenotaste.studies import drawing
+from phenotaste.studies import study_page
 from phenotaste.studies.methods import AS_IN_PAPER, LABELS, estimator, quality, sort_methods, timed_fit
 from phenotaste.studies.results import summarise
 from phenotaste.studies.study import Cell, CellContext, Options, Row
@@ -122,18 +122,18 @@ SHAPES = {"partition": "all visits filled", "literal": "R visits filled"}
 
 
 def figure(results: "pd.DataFrame", table: "pd.DataFrame") -> "Figure":
-    figure, axes = drawing.grid(2, len(VARIANTS), sharex=True, sharey="row")
+    figure, axes = study_page.grid(2, len(VARIANTS), sharex=True, sharey="row")
     for column, (scale, q) in enumerate(VARIANTS):
         rows = table[(table["noise_scale"] == scale) & (table["q"] == q)]
         for axis, measure in zip(axes[:, column], ("sim", "cpi"), strict=True):
             for method in sort_methods(rows["method"]):
                 part = rows[rows["method"] == method].assign(percent=100 * rows["noise"])
-                drawing.line(axis, part, "percent", measure, method)
+                study_page.line(axis, part, "percent", measure, method)
         set_labels(axes[0, column], f"noise {SCALES[scale]}\n{SHAPES[q]}")
         set_labels(axes[1, column], x="elements with noise, %")
     set_labels(axes[0, 0], y="average Sim")
     set_labels(axes[1, 0], y="CPI")
-    drawing.legend(figure, axes)
+    study_page.legend(figure, axes)
     return figure
 
 
