@@ -21,7 +21,7 @@ from phenotaste.core.cuda.compile import shape_for
 from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.engines.cuda import CudaSession, resident_bytes
-from phenotaste.engines.threads import Threads, one_blas_thread
+from phenotaste.engines.threads import ThreadSession, one_blas_thread
 
 PARTS = ("ceilings", "agreement", "middle", "million", "five", "streaming")
 FLOOR = 0.1  # seconds: the upper end of method.md §8 for a million patients at R = 40
@@ -174,7 +174,7 @@ def middle(tile, facts):
     engine, model = prepared(cohort, 40, "cuda")
     gpu, _ = seconds_of_iterations(engine, model, 8)
     engine, model = prepared(cohort, 40, "cpu", n_jobs=2)
-    assert isinstance(engine, Threads)
+    assert isinstance(engine, ThreadSession)
     cpu, _ = seconds_of_iterations(engine, model, 2)
     return {
         "patients": len(cohort),
