@@ -21,7 +21,7 @@ DATA = {
 def disk(folder):
     from phenotaste.engines import DiskEngine
 
-    return DiskEngine(folder, memory="1GB")
+    return DiskEngine(folder, memory="4GB")
 
 
 def fit(name, folder):

@@ -124,5 +124,5 @@ def test_an_interrupted_fit_prints_how_to_resume(place):
     child = begin(place, "stopped", "--resume", "--work", "elsewhere")
     _, stderr = child.communicate(timeout=600)
     assert child.returncode == 0
-    assert "Note: elsewhere has no checkpoint" in stderr
+    assert "Note: elsewhere has no usable checkpoint" in stderr
     assert_whole(place, "stopped")

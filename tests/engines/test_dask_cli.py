@@ -89,18 +89,18 @@ def test_courses_lost_with_the_checkpoint_are_rebuilt(place, tmp_path):
 
         def engine(resume):
             checkpoint = Checkpoint(tmp_path / "kept", every=1, resume=resume)
-            return DaskEngine(cluster.address, tmp_path / "work", checkpoint=checkpoint)
+            return {"engine": DaskEngine(cluster.address, tmp_path / "work"), "checkpoint": checkpoint}
 
         def interrupt(progress):
             if progress.start == 1 and progress.iteration == 6:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            TASTE(**options, engine=engine(False), callback=interrupt).fit(cohort)
+            TASTE(**options, **engine(False), callback=interrupt).fit(cohort)
         lost = sorted(files_under(tmp_path / "work" / "courses"))[0]
         os.truncate(lost, 100)
-        with pytest.warns(UserWarning, match="were lost or damaged and are rebuilt"):
-            found = TASTE(**options, engine=engine(True)).fit(cohort)
+        with pytest.warns(UserWarning, match="were missing or damaged and are rebuilt"):
+            found = TASTE(**options, **engine(True)).fit(cohort)
     assert found.n_iter_ == 12
     assert found.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=0.02)
     assert not (tmp_path / "work").exists()
@@ -138,7 +138,7 @@ def test_invalid_combinations_are_refused_with_a_sentence(place):
         (("--engine", "tcp://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
         (("--engine", "dask://nowhere"), 1, "is not the address of a Dask scheduler"),
         (("--engine", "ray://127.0.0.1:1"), 2, "use dask://HOST:PORT"),
-        (("--engine", "dask://127.0.0.1:1", "--memory", "4GB"), 1, "does not go together with --memory"),
+        (("--engine", "dask://127.0.0.1:1", "--memory", "4GB"), 1, "--engine excludes --memory"),
         (("--engine", "dask://127.0.0.1:1", "--tls", "."), 1, "lacks ca.pem, cert.pem, key.pem"),
     ):
         process = fit(place, "never", *options)
@@ -159,7 +159,7 @@ ELSEWHERE = ("198.51.100.1", "[2001:db8::1]")
 @pytest.mark.parametrize("host", ELSEWHERE)
 def test_unencrypted_connections_to_other_machines_are_refused(host):
     for who in ("scheduler", "worker"):
-        with pytest.raises(InputError, match=rf"The {who} at tcp://.*unencrypted.*allow_plain=True"):
+        with pytest.raises(InputError, match=rf"the {who} at tcp://.*unencrypted.*allow_plain=True"):
             check_encrypted(f"tcp://{host}:8786", False, who)
         check_encrypted(f"tcp://{host}:8786", True, who)
         check_encrypted(f"tls://{host}:8786", False, who)

@@ -138,7 +138,7 @@ def test_damaged_courses_are_refused(cohort, cluster, tmp_path, damage):
             for path in files_under(tmp_path / "work" / "courses"):
                 damage(path)
 
-    with pytest.raises(InputError, match=r"(does not match its checksum|is missing): look after the disk"):
+    with pytest.raises(InputError, match=r"(does not match its checksum|is missing): check the disk"):
         TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work"), callback=hurt).fit(cohort)
 
 

@@ -79,7 +79,7 @@ def test_labels_of_a_file_are_matched_by_patient(call, place):
     [
         (("--splits", 0), "splits=0"),
         (("--baselines", "svm"), "method 'svm' does not exist"),
-        (("--labels", "strangers.csv"), "none of the cohort's patients"),
+        (("--labels", "strangers.csv"), "no label for any patient"),
         (("--labels", "twice.csv"), "two rows for one patient"),
         (("--labels", "words.csv"), "not a number"),
         (("--labels", "unnamed.csv"), "no column label"),

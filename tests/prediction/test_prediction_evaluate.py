@@ -143,7 +143,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(cohort, folder, tmp_path)
     place = tmp_path / "broken"
 
     def break_off(now):
-        if now.split == 1 and now.method == "taste":
+        if now.task.split == 1 and now.task.method == "taste":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -161,8 +161,13 @@ def test_an_interrupted_run_resumes_to_the_same_result(cohort, folder, tmp_path)
     with pytest.warns(UserWarning, match="damaged: recomputed"):
         prediction.evaluate(cohort, out=place, resume=True, callback=seen.append, **SMALL)
     assert (place / "splits" / "taste-0.safetensors").stat().st_mtime_ns == kept["taste-0.safetensors"]
-    assert [(now.method, now.split) for now in seen] == [("raw", 0), ("taste", 1), ("taste", 1), ("raw", 1)]
-    assert (seen[-1].done, seen[-1].total, seen[-1].share) == (6, 6, 1.0)
+    assert [(now.task.method, now.task.split) for now in seen] == [
+        ("raw", 0),
+        ("taste", 1),
+        ("taste", 1),
+        ("raw", 1),
+    ]
+    assert (seen[-1].done, seen[-1].total, seen[-1].fraction) == (6, 6, 1.0)
     assert seen[0].done == 3  # two fits were done before the break
     assert bytes_of(place) == bytes_of(folder)
 
@@ -210,7 +215,7 @@ def labels_with(cohort, **changes):
         ({"y": "one class"}, "1 class"),
         ({"y": "three classes"}, "3 class"),
         ({"y": "few"}, "fewer than 20 cases"),
-        ({"y": "short"}, "one label for each"),
+        ({"y": "short"}, "one label per patient"),
         ({"splits": 0}, "splits=0"),
         ({"ranks": [0]}, "ranks contains 0"),
         ({"lams": []}, "lams is empty"),
@@ -271,8 +276,8 @@ def test_few_cases_show_no_curves(tmp_path):
     assert len(found.roc) == len(found.calibration) == 0
     assert {entry.where for entry in found.audit} >= {"ROC curve", "calibration", "prediction"}
     assert not (tmp_path / "out" / "figures" / "roc.png").exists()
-    assert "too few patients" in (tmp_path / "out" / "prediction.md").read_text()
-    with pytest.raises(InputError, match="too few patients"):
+    assert "too few test patients" in (tmp_path / "out" / "prediction.md").read_text()
+    with pytest.raises(InputError, match="too few test patients"):
         found.plot("roc")
     open_gate = prediction.evaluate(cohort, labels, trusted=True, out=tmp_path / "trusted", **small)
     assert open_gate.counts["test_cases"] == 8

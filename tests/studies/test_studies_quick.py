@@ -234,7 +234,7 @@ def test_patients_of_synpuf_are_drawn(tmp_path):
     cell = {"data": methods.SYNPUF, "patients": 50, "data_seed": 3}
     context = CellContext(Options(synpuf=str(tmp_path)))
     assert np.array_equal(speed.cell_cohort(cell, context).patient_ids, some.patient_ids)
-    with pytest.raises(InputError, match="needs the folder of DE-SynPUF"):
+    with pytest.raises(InputError, match="requires the folder of DE-SynPUF"):
         speed.cell_cohort(cell, CellContext(Options()))
 
 
@@ -316,7 +316,7 @@ def test_progress_of_a_stopped_fit_is_reported():
     for n, loss in enumerate((100.0, 90.0, 80.0)):
         assert watch(scale.Progress(0, 1, n + 1, 200, loss)) is False
     assert watch.figures()["last_decrease"] == pytest.approx(10 / 80)
-    watch.seconds = 1e-12
+    watch.limit = 1e-12
     assert watch(scale.Progress(0, 1, 4, 200, 79.0)) is True
     assert watch.stopped
 

@@ -79,7 +79,8 @@ class DaskSession(EngineSession):
         try:
             for part in ("blocks", f"courses/{self.job.run}"):
                 self.job.folder.make(part)
-            self.blocks = [self._write_block(number, reuse=True) for number in self._numbers()]
+            for number in self._numbers():  # recorded one by one, so that all are removed if the disk is full
+                self.blocks.append(self._write_block(number, reuse=True))
         except BaseException as error:
             self._remove_files()
             if not isinstance(error, OSError):
