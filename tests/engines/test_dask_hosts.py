@@ -92,7 +92,7 @@ def test_two_machines_without_encryption_only_on_request(hosts, tmp_path):
         for host, who, address in ((hosts[1], "scheduler", plain), (hosts[0], "worker", engine)):
             status, said = fit(host, tmp_path, "never", *address)
             assert status == 1
-            assert f"The {who} at tcp://" in said
+            assert f"the {who} at tcp://" in said
             assert "unencrypted" in said
         assert fit(hosts[1], tmp_path, "model", *engine, "--insecure")[0] == 0
     expected = TASTE(rank=2, max_iter=4, tol=0, random_state=0).fit(cohort)
