@@ -11,8 +11,8 @@ FLOOR_PRODUCTS = 7  # multiply-adds of R² per visit in the products of the pati
 
 
 def progress(common: dict[str, Any], what: str, run: dict[str, Any]) -> None:
-    told = run.get("failed") or f"{run['fit_seconds']:.1f} s"
-    print(f"  R={common['rank']} {what}: {told}", file=sys.stderr, flush=True)
+    outcome = run.get("failed") or f"{run['fit_seconds']:.1f} s"
+    print(f"  R={common['rank']} {what}: {outcome}", file=sys.stderr, flush=True)
 
 
 def publish(what: str, results: dict[str, Any], text: str, folder: Path | None) -> None:

@@ -1,6 +1,6 @@
 """Accuracy of each rule for the rank, and time of a grid of 900 fits.
 
-Every fit is kept in the folder for temporary work, so a run that was stopped goes on where it was, and rules can be
+Every fit is kept in the folder for temporary work, so an interrupted run resumes, and rules can be
 compared without fitting again.
 """
 
@@ -187,8 +187,8 @@ def rule_table(draws: pd.DataFrame) -> str:
             tables = draws[draws["true"] == true].assign(lam=0.1, mu=1.0).groupby("seed")
             named = [int(rows.loc[rules.choose(rule, rows), "rank"]) for _, rows in tables]
             others = sorted(Counter(rank for rank in named if rank != true).items())
-            told = f" ({', '.join(f'{times} × {rank}' for rank, times in others)})" if others else ""
-            cells.append(f"{sum(rank == true for rank in named)} of {len(named)}{told}")
+            wrong = f" ({', '.join(f'{times} × {rank}' for rank, times in others)})" if others else ""
+            cells.append(f"{sum(rank == true for rank in named)} of {len(named)}{wrong}")
             off += [rank - true for rank in named]
         right = f"{sum(gap == 0 for gap in off)} of {len(off)}"
         name = f"**{rule}** (default)" if rule == rules.DEFAULT else rule

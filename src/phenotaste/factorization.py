@@ -27,7 +27,7 @@ from phenotaste.validation import check_choice, check_integer, check_number
 if TYPE_CHECKING:
     import pandas as pd
 
-SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100  # of ‖X‖²: beyond, its own square is no number
+SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100  # of ‖X‖²: beyond them its square overflows
 
 
 class Projection(NamedTuple):

@@ -96,7 +96,7 @@ def membership_rule(
     from phenotaste.ecosystem.membership import MAJORITY, Rule
 
     if to is FormatChoice.ANNDATA and (threshold is not None or by is not MeasureChoice.SHARE):
-        raise InputError("AnnData holds scores and nobody's membership: leave out --threshold and --by.")
+        raise InputError("AnnData holds scores, not memberships: leave out --threshold and --by.")
     if to is not FormatChoice.OMOP_COHORT and first_id is not None:
         raise InputError(f"{to} has no cohort ids: leave out --first-id.")
     if threshold is None and by is not MeasureChoice.SHARE:

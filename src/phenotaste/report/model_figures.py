@@ -248,7 +248,7 @@ def stability(content: Content) -> "Figure":
                     runs.median, y + shift, marker, color=colour, markersize=5, label=f"{kind} (median)"
                 )
     axis.set_xlim(right=1.02)
-    set_labels(axis, "How reliably each phenotype is found again", title_size=TITLE_SIZE)
+    set_labels(axis, "Reproducibility of each phenotype", title_size=TITLE_SIZE)
     axis_legend(axis)
     return figure
 

@@ -140,7 +140,7 @@ class Reproducibility:
     median: float
     low: float
     high: float
-    share: float  # of runs in which it was found again
+    share: float  # of runs that reproduce it
     values: list[float] = field(default_factory=list)  # at most 100
 
 

@@ -21,7 +21,7 @@ COLUMNS = ("phenotype", "kind", "factor", "similarity")
 FACTORS = ("V", "F")
 KINDS = {"starts": "other starts", "bootstrap": "resamples of the patients"}
 MAX_FILE_SIZE = 64 * 2**20
-MIN_COSINE = 0.8  # from which a phenotype counts as found again
+MIN_COSINE = 0.8  # from which a phenotype counts as reproduced
 MAX_VALUES = 100
 
 
@@ -108,7 +108,7 @@ def overall_stability(evidence: "pd.DataFrame | None", numbers: list[int]) -> St
     if not lines:
         return None
     return StabilityText(
-        f"A phenotype counts as found again if its temporal definition has a cosine of at least {MIN_COSINE:g} with "
+        f"A phenotype counts as reproduced if its temporal definition has a cosine of at least {MIN_COSINE:g} with "
         "its counterpart.",
         lines,
     )

@@ -66,8 +66,8 @@ def cost(cell: Cell) -> float:
 
 
 def run(cell: Cell, context: CellContext) -> list[Row]:
-    everybody, truth = simulate.heart_failure(cell["patients"], random_state=cell["seed"])
-    cases = everybody[np.asarray(everybody.labels) == 1]
+    cohort, truth = simulate.heart_failure(cell["patients"], random_state=cell["seed"])
+    cases = cohort[np.asarray(cohort.labels) == 1]
     common = {"cases": len(cases), "visits": cases.n_visits}
     run_method = run_selection if cell["method"] == "TASTE" else run_copa_static
     rows = run_method(cell, cases, truth, context)

@@ -130,11 +130,11 @@ def repeated(name: str, patients: int, drawn: int, seed: int) -> Cohort:
 @lru_cache(maxsize=1)
 def synpuf(folder: str, patients: int, seed: int) -> Cohort:
     """Draw this number of patients of DE-SynPUF at random, or return all if there are fewer."""
-    everybody = synpuf_claims(folder)
-    if len(everybody) <= patients:
-        return everybody
-    drawn = np.random.default_rng(seed).choice(len(everybody), patients, replace=False)
-    return everybody[np.sort(drawn)]
+    cohort = synpuf_claims(folder)
+    if len(cohort) <= patients:
+        return cohort
+    drawn = np.random.default_rng(seed).choice(len(cohort), patients, replace=False)
+    return cohort[np.sort(drawn)]
 
 
 @lru_cache(maxsize=1)
