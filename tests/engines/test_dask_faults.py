@@ -172,7 +172,7 @@ def test_tasks_that_kill_every_worker_raise(cohort, tmp_path):
 
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), local_cluster(1) as cluster:
         engine = DaskEngine(cluster, tmp_path / "work")
-        with pytest.raises(InputError, match="kept ending under the same piece of work"):
+        with pytest.raises(InputError, match="kept dying in the same task"):
             TASTE(**SETTINGS, engine=engine, callback=kill_them_all).fit(cohort)
         over.set()
 
