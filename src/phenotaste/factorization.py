@@ -336,6 +336,14 @@ class Factorization(TransformerMixin, BaseEstimator):
         return pd.DataFrame(W, index=cohort.patient_ids, columns=self.get_feature_names_out())
 
 
+def as_projection(scored: Scored, cohort: Cohort, aligned: Aligned, mu_k: Array) -> Projection:
+    """Scored patients of a cohort as the record that `project` returns."""
+    loss = scored.loss.sum(axis=1)
+    total = float(scored.loss.sum())
+    missing = aligned.unknown_features, aligned.absent_features
+    return Projection(scored.W, scored.U, cohort.offsets, total, loss, mu_k, *missing)
+
+
 def static_weight(lam: float, weights: str, aligned: Aligned) -> float:
     """λ_eff: a relative weight is a share of the visits' size against that of the static features."""
     if weights == "absolute":

@@ -20,7 +20,7 @@ from phenotaste.engines.checkpoint import CheckpointWriter, shard_digest
 from phenotaste.engines.cuda import cuda_available
 from phenotaste.engines.threads import one_blas_thread
 from phenotaste.errors import InputError
-from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight
+from phenotaste.factorization import Factorization, Projection, as_projection, patient_weights, static_weight
 
 __all__ = ["TASTE", "Projection"]
 
@@ -209,16 +209,7 @@ class TASTE(Factorization):
             weights = Weights(self.lam_eff_, mu)
             with self._open_session(engine, aligned, weights, rank, len(self.V_)) as session:
                 scored = session.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
-        return Projection(
-            scored.W,
-            scored.U,
-            cohort.offsets,
-            float(scored.loss.sum()),
-            scored.loss.sum(axis=1),
-            mu,
-            aligned.unknown_features,
-            aligned.absent_features,
-        )
+        return as_projection(scored, cohort, aligned, mu)
 
     def _check_settings(self) -> None:
         super()._check_settings()

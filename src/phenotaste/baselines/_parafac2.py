@@ -14,7 +14,7 @@ from phenotaste.core.parafac2 import loop as parafac2_loop
 from phenotaste.core.records import Array, Model, Scored, Shard, Weights
 from phenotaste.engines.parafac2 import Parafac2Threads
 from phenotaste.engines.threads import ThreadSession, one_blas_thread
-from phenotaste.factorization import Factorization, Projection
+from phenotaste.factorization import Factorization, Projection, as_projection
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 1000
@@ -74,16 +74,7 @@ class ExactParafac2(Factorization):
         engine = self._engine(self._input_data(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)
         engine.project(kernels.model_products(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
         scored = self._score(engine, model, self.lam_eff_)
-        return Projection(
-            scored.W,
-            scored.U,
-            cohort.offsets,
-            float(scored.loss.sum()),
-            scored.loss.sum(axis=1),
-            np.zeros(len(cohort)),
-            aligned.unknown_features,
-            aligned.absent_features,
-        )
+        return as_projection(scored, cohort, aligned, np.zeros(len(cohort)))
 
     def _model(self) -> Model:
         """The fitted definitions."""

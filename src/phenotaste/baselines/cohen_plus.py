@@ -20,7 +20,7 @@ from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Array, Model, Scored, Weights
 from phenotaste.engines.partition import has_history
 from phenotaste.engines.threads import ThreadEngine, ThreadSession, one_blas_thread
-from phenotaste.factorization import Factorization, Projection, patient_weights, static_weight
+from phenotaste.factorization import Factorization, Projection, as_projection, patient_weights, static_weight
 from phenotaste.validation import check_number
 
 PROJECTION_TOL = 1e-8
@@ -146,16 +146,7 @@ class CohenPlus(Factorization):
         mu = patient_weights(self.mu_eff_, weights, aligned.norms, rank)
         with self._open(aligned, Weights(self.lam_eff_, mu), rank, len(self.V_)) as session:
             scored = session.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
-        return Projection(
-            scored.W,
-            scored.U,
-            cohort.offsets,
-            float(scored.loss.sum()),
-            scored.loss.sum(axis=1),
-            mu,
-            aligned.unknown_features,
-            aligned.absent_features,
-        )
+        return as_projection(scored, cohort, aligned, mu)
 
     def _check_settings(self) -> None:
         super()._check_settings()
