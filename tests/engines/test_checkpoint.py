@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from helpers.cohorts import cohort
 from helpers.fits import assert_same
 from helpers.interrupted import StopAfter, StoppedError, flip_a_bit, small_disk
-from phenotaste import TASTE
-from phenotaste.engines import Checkpoint, DiskEngine, checkpoint
+from phenotaste import TASTE, metrics
+from phenotaste.engines import Checkpoint, DiskEngine, EngineSession, ThreadEngine, checkpoint
+from phenotaste.engines.threads import ThreadSession
 from phenotaste.errors import InputError
 
 OPTIONS = {"rank": 4, "max_iter": 10, "tol": 0, "random_state": 0}
@@ -296,3 +298,32 @@ def test_a_kept_checkpoint_stays_until_it_is_removed(patients, tmp_path):
     engine["checkpoint"].remove()
     assert not (tmp_path / "work").exists()
     assert np.isfinite(found.U_).all()  # its file has no name any more, and is still there
+
+
+class WithoutSnapshots(ThreadEngine):
+    """An engine whose sessions have only what `EngineSession` requires."""
+
+    def open(self, *arguments, **options):
+        session = super().open(*arguments, **options)
+        session.enable_snapshots = partial(EngineSession.enable_snapshots, session)
+        return session
+
+
+def test_an_engine_that_cannot_resume_refuses_a_checkpoint_before_the_fit(patients, tmp_path):
+    begun = []
+    options = OPTIONS | {"engine": WithoutSnapshots(), "callback": begun.append}
+    with pytest.raises(InputError, match="cannot resume a fit: leave out the checkpoint"):
+        TASTE(**options, **in_memory(tmp_path / "work")).fit(patients)
+    assert begun == []
+    assert not (tmp_path / "work").exists()
+    assert TASTE(**options).fit(patients).n_iter_ == 10
+
+
+def test_a_fit_scores_the_patients_once_for_each_start(patients, monkeypatch):
+    calls = []
+    score = ThreadSession.score
+    monkeypatch.setattr(ThreadSession, "score", lambda *given: calls.append(given) or score(*given))
+    model = TASTE(**OPTIONS | {"n_init": 2}).fit(patients)
+    assert len(calls) == 2
+    assert model.rmse_ == metrics.rmse(model, patients)
+    assert model.cpi_ == metrics.cpi(model)
