@@ -325,7 +325,7 @@ def _refusing(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or "the system refused").lower()
         raise InputError(
-            f"{path} could not be {verb}: {reason}; check the path, the disk and your rights."
+            f"{path} could not be {verb}: {reason}; check the path, the disk and your permissions."
         ) from error
     except MemoryError:
         raise InputError(f"{path} could not be {verb}: not enough memory; use a larger machine.") from None
