@@ -171,7 +171,7 @@ class TASTE(Factorization):
             )
         self._set_fitted(best, cohort, aligned, session.weights)
         if writer is not None:
-            writer.finish()
+            writer.complete()
 
     def _checkpoint_writer(
         self, session: EngineSession, cohort: Cohort, aligned: Aligned

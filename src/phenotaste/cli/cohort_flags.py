@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from phenotaste.cli.options import Json, Threads
+from phenotaste.cli.options import Json, ThreadCount
 
 if TYPE_CHECKING:
     from phenotaste.build.settings import Index, Match, Settings
@@ -148,7 +148,7 @@ class Flags:
         Path | None, flag(panel=RUN, text="TOML file of settings; options override it.", metavar="FILE")
     ] = None
     overwrite: Annotated[bool, flag("--overwrite", panel=RUN, text="Replace an existing COHORT.")] = False
-    threads: Threads = None
+    threads: ThreadCount = None
     memory: Annotated[
         float | None,
         flag(panel=RUN, text="Memory limit of the database, in GB (3).", metavar="GB", min=0.25),

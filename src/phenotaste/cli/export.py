@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, Threads
+from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, ThreadCount
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def export(
     ] = None,
     review: ReviewFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     json_: Json = False,
 ) -> None:
     """Write who has which phenotype for other tools: MEDS labels, OMOP cohort rows, or AnnData.

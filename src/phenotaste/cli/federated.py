@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, Seed, SolverChoice, Threads, WeightsChoice
+from phenotaste.cli.options import CohortFolder, Json, Seed, SolverChoice, ThreadCount, WeightsChoice
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ federated = typer.Typer(
     add_completion=False,
 )
 
-Work = Annotated[Path, typer.Argument(help="The coordinator's folder.", metavar="WORK", show_default=False)]
+WorkFolder = Annotated[
+    Path, typer.Argument(help="The coordinator's folder.", metavar="WORK", show_default=False)
+]
 Exchange = Annotated[
     Path | None,
     typer.Option(help="Folder for messages; WORK/exchange by default.", metavar="DIR", show_default=False),
@@ -36,7 +38,7 @@ def every_federated() -> None:
 
 @federated.command()
 def init(
-    work: Work,
+    work: WorkFolder,
     sites: Annotated[
         str, typer.Option(help="Site names, separated by commas.", metavar="A,B,C", show_default=False)
     ],
@@ -185,7 +187,7 @@ def step(
     exact: Annotated[
         bool, typer.Option("--exact", help="Send exact sums although the other sites may add noise.")
     ] = False,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     json_: Json = False,
 ) -> None:
     """Respond to the coordinator's request, at a site: sums over the site's patients, and nothing else.
@@ -235,7 +237,7 @@ def step_lines(report: "StepReport") -> list[tuple[str, str]]:
 
 @federated.command()
 def combine(
-    work: Work,
+    work: WorkFolder,
     responses: Annotated[
         list[Path] | None,
         typer.Argument(

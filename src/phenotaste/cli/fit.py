@@ -18,7 +18,7 @@ from phenotaste.cli.options import (
     Json,
     Seed,
     SolverChoice,
-    Threads,
+    ThreadCount,
     WeightsChoice,
     check_replaceable,
 )
@@ -59,7 +59,7 @@ def fit(
         DeviceChoice, typer.Option(help="Device; auto uses a GPU if one is available.")
     ] = DeviceChoice.CPU,
     seed: Seed = 0,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     include_patients: Annotated[
         bool, typer.Option("--include-patients", help="Also save the scores and courses of the patients.")
     ] = False,

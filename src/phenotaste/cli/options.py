@@ -34,7 +34,7 @@ ReviewFile = Annotated[
     typer.Option(help="A review.json saved by a report page: names, merges, rejections.", show_default=False),
 ]
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)]
-Threads = Annotated[
+ThreadCount = Annotated[
     int | None, typer.Option(help="Number of threads; all cores by default.", min=1, show_default=False)
 ]
 

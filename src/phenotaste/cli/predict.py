@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, Seed, Threads, WeightsChoice
+from phenotaste.cli.options import CohortFolder, Json, Seed, ThreadCount, WeightsChoice
 from phenotaste.cli.select import parse_numbers, parse_ranks
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def predict(
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in DIR.")] = False,
     seed: Seed = 0,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap samples of the patients, for intervals.")] = 1000,
     weights: Annotated[
         WeightsChoice, typer.Option(help="Whether lams and mus are relative to the size of the data.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phenotaste.cli.options import Json, ModelFolder, ReviewFile, Threads
+from phenotaste.cli.options import Json, ModelFolder, ReviewFile, ThreadCount
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def report(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files of an earlier report.")
     ] = False,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     json_: Json = False,
 ) -> None:
     """Write the page on which clinicians review phenotypes.

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, Threads
+from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, ThreadCount
 from phenotaste.errors import InputError
 
 NOT_PARQUET = (".csv", ".tsv", ".txt", ".json", ".xlsx")
@@ -19,7 +19,7 @@ def score(
         Path | None, typer.Option(help="Parquet file with one row per visit.", show_default=False)
     ] = None,
     review: ReviewFile = None,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     json_: Json = False,
 ) -> None:
     """Score patients with a saved model.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phenotaste.cli.options import DeviceChoice, Json, Seed, Threads
+from phenotaste.cli.options import DeviceChoice, Json, Seed, ThreadCount
 
 if TYPE_CHECKING:
     from phenotaste.studies.run import StudyResult
@@ -40,7 +40,7 @@ def study(
             help="Processes, if no times are measured; the number of cores by default.", show_default=False
         ),
     ] = None,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     seed: Seed = 0,
     starts: Annotated[int | None, typer.Option(help="Starts of each setting.", show_default=False)] = None,
     splits: Annotated[

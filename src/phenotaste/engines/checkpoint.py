@@ -201,7 +201,7 @@ class CheckpointWriter:
             self._replace_snapshots(snapshot)
         self._last_write = time.monotonic()
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """The fit is complete: remove its checkpoint, or leave that to `Checkpoint.remove`."""
         self.settings._discard_kept = [partial(self.session.discard, old) for old in self._snapshots]
         if not self.settings.keep:

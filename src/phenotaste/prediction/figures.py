@@ -93,7 +93,7 @@ def roc(result: "Evaluation") -> "Figure":
                 curve["controls"], below.clip(0, 1), above.clip(0, 1), color=BLUE, alpha=0.12, linewidth=0
             )
     axis.set_aspect("equal")
-    finish(
+    label_axes(
         axis,
         f"ROC, mean of {int(result.summary['splits'].max())} splits",
         "false positive rate",
@@ -124,7 +124,7 @@ def calibration(result: "Evaluation") -> "Figure":
     )  # fmt: skip
     axis.set(xlim=(0, top), ylim=(0, top))
     axis.set_aspect("equal")
-    finish(axis, "Calibration of TASTE", "predicted risk", "observed share of cases")
+    label_axes(axis, "Calibration of TASTE", "predicted risk", "observed share of cases")
     axis_legend(axis, loc="upper left", fontsize=7)
     return figure
 
@@ -143,7 +143,7 @@ def auc(result: "Evaluation") -> "Figure":
         axis.plot(row["auc"], height, marker="o", color=COLOURS[method], markersize=6)
     axis.set_yticks(range(len(rows)), [LABELS[str(method)] for method in rows["method"]])
     axis.set_ylim(-0.6, len(rows) - 0.3)
-    finish(axis, f"AUC: mean, {kind}; small dots are splits", "AUC on test patients", "")
+    label_axes(axis, f"AUC: mean, {kind}; small dots are splits", "AUC on test patients", "")
     return figure
 
 
@@ -166,12 +166,14 @@ def phenotypes(result: "Evaluation") -> "Figure":
     ticks = [tick for tick in TICKS if low <= tick <= high]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
-    finish(axis, "Odds ratios of the phenotypes", "odds ratio for one standard deviation (95 % interval)", "")
+    label_axes(
+        axis, "Odds ratios of the phenotypes", "odds ratio for one standard deviation (95 % interval)", ""
+    )
     axis.tick_params(axis="y", labelsize=7)
     return figure
 
 
-def finish(axis: "Axes", title: str, x_label: str, y_label: str) -> None:
+def label_axes(axis: "Axes", title: str, x_label: str, y_label: str) -> None:
     set_labels(axis, title, x_label, y_label, TITLE_SIZE)
     clean_axes(axis)
 

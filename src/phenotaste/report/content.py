@@ -7,9 +7,9 @@ from phenotaste.cohort import Cohort
 from phenotaste.disclosure import Gate, printable, rounded
 from phenotaste.report.courses import activity, activity_bands, months_since_first, typical_courses
 from phenotaste.report.definitions import (
-    Definitions,
     Factor,
     FeatureCounts,
+    PhenotypeDefinitions,
     count_features,
     definitions,
     feature_counts_at_fit,
@@ -139,7 +139,7 @@ def describe_patients(model: Any, cohort: Cohort | None, numbers: list[int], gat
 def overview(
     model: Any,
     described: Described,
-    defined: Definitions,
+    defined: PhenotypeDefinitions,
     evidence: Any,
     fit: Lines,
     origin: Any,
@@ -166,7 +166,9 @@ def overview(
     )
 
 
-def compare_facts(model: Any, described: Described, defined: Definitions, gate: Gate) -> list[Compared]:
+def compare_facts(
+    model: Any, described: Described, defined: PhenotypeDefinitions, gate: Gate
+) -> list[Compared]:
     """Static features by group; those hidden in the definitions are hidden here too."""
     if described.cohort is None or described.groups is None:
         return []
@@ -177,7 +179,9 @@ def compare_facts(model: Any, described: Described, defined: Definitions, gate: 
     return compare_groups(facts, described.groups, unnamed, gate)
 
 
-def features(defined: Definitions, described: Described, compared: list[Compared], gate: Gate) -> Features:
+def features(
+    defined: PhenotypeDefinitions, described: Described, compared: list[Compared], gate: Gate
+) -> Features:
     """The features that are shown, with the share of patients that have each."""
     static = {fact.name: fact.share for fact in compared}
     temporal = temporal_shares(defined.temporal, described, gate)
@@ -208,7 +212,7 @@ def temporal_shares(factor: Factor, described: Described, gate: Gate) -> list[fl
 def phenotypes(
     model: Any,
     described: Described,
-    defined: Definitions,
+    defined: PhenotypeDefinitions,
     compared: list[Compared],
     evidence: Any,
     gate: Gate,

@@ -41,7 +41,7 @@ class Factor(NamedTuple):
         return rounded(float(self.weights[:, phenotype].sum()), WEIGHT_DIGITS) or 0.0
 
 
-class Definitions(NamedTuple):
+class PhenotypeDefinitions(NamedTuple):
     temporal: Factor
     static: Factor
 
@@ -77,7 +77,7 @@ def feature_counts_at_fit(model: Any, in_cohort: FeatureCounts | None, gate: Gat
     )
 
 
-def definitions(model: Any, counts: FeatureCounts, gate: Gate) -> Definitions:
+def definitions(model: Any, counts: FeatureCounts, gate: Gate) -> PhenotypeDefinitions:
     base = getattr(
         model, "model", model
     )  # a review that merges phenotypes leaves the other weights unchanged
@@ -88,7 +88,7 @@ def definitions(model: Any, counts: FeatureCounts, gate: Gate) -> Definitions:
     temporal = select_rows(model.V_, base.V_, Rows("temporal", temporal_names, counts.temporal, {}), gate)
     if model.F_ is not None:
         static = select_rows(model.F_, base.F_, Rows("static", static_names, counts.static, merged), gate)
-    return Definitions(temporal, static)
+    return PhenotypeDefinitions(temporal, static)
 
 
 class Rows(NamedTuple):
