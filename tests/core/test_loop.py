@@ -137,10 +137,14 @@ def test_chunks_change_no_bit(c, max_visits):
         assert all(np.array_equal(a, b) for a, b in zip(sums, others, strict=True))
         current, _ = model_step(sums, current, one.weights.lam, normalize=True, exact=False)
     assert np.array_equal(one.U, other.U)
-    # Every chunk but a block's last was closed by a patient who filled it.
-    for block in other.blocks:
-        filled = (c.offsets[block.edges[1:-1]] - c.offsets[block.first]) // max_visits
-        assert (np.diff(filled, prepend=0) > 0).all()
+    for (
+        block
+    ) in other.blocks:  # a chunk ends with the patient who fills it, and the block with its last patient
+        visits = [int(v) for v in np.diff(c.offsets[block.first : block.last + 1])]
+        full = [
+            sum(visits[: k + 1]) // max_visits > sum(visits[:k]) // max_visits for k in range(len(visits) - 1)
+        ]
+        assert len(block.edges) == 2 + sum(full)
 
 
 @given(
