@@ -1,4 +1,4 @@
-"""Statistical disclosure control: no number about 1 to 10 patients is shown, and none can be obtained by subtraction.
+"""Statistical disclosure control: figures of 1 to 10 patients are suppressed and cannot be recovered by subtraction.
 
 A count of zero is shown. Hidden entries all look the same, whether they are small themselves (primary suppression) or
 would reveal a small one (secondary suppression); otherwise a reader could infer which counts are small.

@@ -12,27 +12,15 @@ from sklearn.base import clone
 from helpers import cohorts
 from helpers.clusters import files_under, local_cluster
 from helpers.fits import assert_same
-from phenotaste import TASTE, InputError, simulate
+from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 
 SETTINGS = {"rank": 4, "max_iter": 8, "tol": 0, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
-def cohort():
-    """Six blocks: the tree that adds them is not an even one."""
-    return simulate.ehr(1000, n_features=40, n_static=6, mean_visits=50, rank=3, random_state=1)[0]
-
-
-@pytest.fixture(scope="module")
 def by_threads(cohort):
     return TASTE(**SETTINGS).fit(cohort)
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with local_cluster(2) as found:
-        yield found
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 4])

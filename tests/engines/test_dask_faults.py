@@ -1,4 +1,4 @@
-"""What a cluster has to live through: workers killed and stopped, files torn, a scheduler that is gone. All real."""
+"""Faults of a real cluster: workers killed and stopped, damaged files, a lost scheduler."""
 
 import contextlib
 import os
@@ -12,15 +12,10 @@ import pytest
 
 from helpers.clusters import files_under, kill_a_worker, local_cluster, worker_pids
 from helpers.fits import assert_same
-from phenotaste import TASTE, InputError, simulate
+from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 
 SETTINGS = {"rank": 5, "max_iter": 16, "tol": 0, "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def cohort():
-    return simulate.ehr(1000, n_features=40, n_static=6, mean_visits=50, rank=3, random_state=1)[0]
 
 
 @pytest.fixture(scope="module")
@@ -28,46 +23,40 @@ def by_threads(cohort):
     return TASTE(**SETTINGS).fit(cohort)
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with local_cluster(2) as found:
-        yield found
+class FaultInjector(threading.Thread):
+    """The callback of a fit that injects faults at random times, from a thread of its own."""
 
-
-class Trouble(threading.Thread):
-    """Does something to a fit at moments of its own, not between two of its steps. It is the fit's callback."""
-
-    def __init__(self, what, chance, times):
+    def __init__(self, what, rng, times):
         super().__init__(daemon=True)
-        self.what, self.chance, self.times = what, chance, times
+        self.what, self.rng, self.times = what, rng, times
         self.done = []
 
     def __call__(self, progress):
         if progress.iteration == 1:  # by now everything is compiled
             self.start()
-        if progress.iteration == progress.max_iter - 1:  # on a fast machine the fit waits for its trouble
+        if progress.iteration == progress.max_iter - 1:  # on a fast machine the fit waits for its faults
             self.join(60)
 
     def run(self):
         for _ in range(self.times):
-            time.sleep(self.chance.uniform(0.0, 0.5))
+            time.sleep(self.rng.uniform(0.0, 0.5))
             self.done.append(self.what())
 
 
-def fit_through(what, cohort, cluster, folder, chance, times=2):
-    trouble = Trouble(what, chance, times)
-    found = TASTE(**SETTINGS, engine=DaskEngine(cluster, folder), callback=trouble).fit(cohort)
-    assert len(trouble.done) == times
-    return found, trouble.done
+def fit_through(what, cohort, cluster, folder, rng, times=2):
+    injector = FaultInjector(what, rng, times)
+    found = TASTE(**SETTINGS, engine=DaskEngine(cluster, folder), callback=injector).fit(cohort)
+    assert len(injector.done) == times
+    return found, injector.done
 
 
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
 )
 def test_workers_killed_at_random_do_not_change_the_result(cohort, by_threads, cluster, tmp_path, seed):
-    chance = random.Random(f"{os.environ.get('PYTEST_SEED', 0)} {seed}")
-    kill = lambda: kill_a_worker(cluster, chance)  # noqa: E731
-    found, killed = fit_through(kill, cohort, cluster, tmp_path / "work", chance)
+    rng = random.Random(f"{os.environ.get('PYTEST_SEED', 0)} {seed}")
+    kill = lambda: kill_a_worker(cluster, rng)  # noqa: E731
+    found, killed = fit_through(kill, cohort, cluster, tmp_path / "work", rng)
     assert_same(found, by_threads)
     assert not set(killed) & set(worker_pids(cluster))
     assert not (tmp_path / "work").exists()
@@ -77,10 +66,10 @@ def test_a_stopped_worker_does_not_change_the_result(cohort, by_threads, cluster
     """Stopped for a second in the middle of whatever it is doing, and once kept busy by somebody else's task."""
     from distributed import Client
 
-    chance = random.Random(0)
+    rng = random.Random(0)
 
     def pause():
-        pid = chance.choice(worker_pids(cluster))
+        pid = rng.choice(worker_pids(cluster))
         os.kill(pid, signal.SIGSTOP)
         time.sleep(1.0)
         os.kill(pid, signal.SIGCONT)
@@ -88,7 +77,7 @@ def test_a_stopped_worker_does_not_change_the_result(cohort, by_threads, cluster
     with Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(2)
         busy = client.submit(time.sleep, 4, workers=list(client.scheduler_info()["workers"])[:1], pure=False)
-        found, _ = fit_through(pause, cohort, cluster, tmp_path / "work", chance)
+        found, _ = fit_through(pause, cohort, cluster, tmp_path / "work", rng)
         busy.result()
     assert_same(found, by_threads)
 
@@ -98,10 +87,10 @@ def test_tasks_that_lost_too_many_workers_are_resubmitted(cohort, by_threads, tm
     import dask
     import distributed  # noqa: F401 - its settings must be there before one of them is changed
 
-    chance = random.Random(3)
+    rng = random.Random(3)
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), local_cluster(2) as cluster:
-        kill = lambda: kill_a_worker(cluster, chance)  # noqa: E731
-        found, _ = fit_through(kill, cohort, cluster, tmp_path / "work", chance, times=1)
+        kill = lambda: kill_a_worker(cluster, rng)  # noqa: E731
+        found, _ = fit_through(kill, cohort, cluster, tmp_path / "work", rng, times=1)
     assert_same(found, by_threads)
 
 
@@ -160,7 +149,7 @@ def test_tasks_that_kill_every_worker_raise(cohort, tmp_path):
     import dask
     import distributed  # noqa: F401 - its settings must be there before one of them is changed
 
-    chance, over = random.Random(0), threading.Event()
+    rng, over = random.Random(0), threading.Event()
 
     def kill_them_all(progress):
         if progress.iteration == 1:
@@ -168,7 +157,7 @@ def test_tasks_that_kill_every_worker_raise(cohort, tmp_path):
 
     def keep_killing():
         while not over.is_set():
-            kill_a_worker(cluster, chance)
+            kill_a_worker(cluster, rng)
 
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), local_cluster(1) as cluster:
         engine = DaskEngine(cluster, tmp_path / "work")

@@ -39,11 +39,11 @@ def worker_pids(cluster):
     return [pid for pid in pids if pid]  # a nanny without a process has no pid
 
 
-def kill_a_worker(cluster, chance, seconds=60):
+def kill_a_worker(cluster, rng, seconds=60):
     """SIGKILL one of the worker processes, as soon as there is one."""
     seen = []  # the list that was not empty: a second call might return an empty one
     wait_for(lambda: seen.extend(worker_pids(cluster)) or seen, seconds)
-    pid = chance.choice(seen)
+    pid = rng.choice(seen)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return pid

@@ -73,7 +73,7 @@ class CellContext:
 
 
 class Study(Protocol):
-    """The module of a study. Table, figure and page are functions of `results`: no number is typed by hand.
+    """The module of a study. Table, figure and page are functions of `results` alone.
 
     `results` has at least a row for each cell: the cell's settings, what it measured, and `cell`, `cell_seconds`,
     `cell_processor_seconds`, `cores`, `threads`, `processor`, `versions`.
