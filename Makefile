@@ -13,6 +13,7 @@ help:
 	@echo "make demo       simulate a heart-failure cohort, fit it, write demo/report.html"
 	@echo "make test       lint, types, import layers, tests, doctests"
 	@echo "make test-slow  long tests: kill loops, many seeds, a million patients"
+	@echo "make test-attack  damaged files, hostile input and interruptions at random moments; minutes"
 	@echo "make test-lowest  tests with the lowest versions that pyproject.toml allows"
 	@echo "make wheel      build wheel and sdist in dist/"
 	@echo "make bench      time and memory compared with tensorly, matcouply and parafac2 (ARGS=--quick for a short run)"
@@ -72,7 +73,11 @@ $(TORCH): $(READY)
 	@touch $@
 
 test: lint postgres chromium $(TORCH) $(FRESH)
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not attack"
+
+.PHONY: test-attack
+test-attack: setup $(FRESH)
+	$(BIN)/pytest -m attack
 
 test-slow: setup postgres $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
@@ -82,7 +87,7 @@ TOOLS := pytest hypothesis polars 'meds>=0.4,<0.5' playwright tensorly matcouply
 # The lowest versions declared in pyproject.toml, in a separate environment, with the package installed as by users.
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/.ready
-	$(LOWEST)/bin/python -m pytest -q -m "not slow and not gpu" -o addopts="-ra --strict-markers" \
+	$(LOWEST)/bin/python -m pytest -q -m "not slow and not gpu and not attack" -o addopts="-ra --strict-markers" \
 	  --ignore=tests/ecosystem --ignore=tests/docs $(or $(ARGS),tests)
 
 $(LOWEST)/.ready: pyproject.toml scripts/lowest.py $(shell find src -name '*.py')

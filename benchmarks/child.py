@@ -85,6 +85,7 @@ def scale(path: str, rank: int, iterations: int, n_jobs: int, dtype: str) -> dic
     model = TASTE(
         rank,
         max_iter=iterations + 1,
+        n_init=1,
         tol=0,
         dtype=dtype,
         n_jobs=n_jobs,

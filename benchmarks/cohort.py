@@ -126,7 +126,7 @@ def page(results: dict[str, Any]) -> str:
             [
                 f"# From events to a cohort, {date.today().isoformat()}",
                 report.machine_lines(results["machine"]),
-                "Made-up events in Parquet to a saved cohort, two threads, CCS single level, at least 5 visits, "
+                "Simulated events in Parquet to a saved cohort, two threads, CCS single level, at least 5 visits, "
                 "features in at least 5 patients; the whole process with its imports. The bar for fifty million events "
                 f"is {LIMITS['seconds']} s and {LIMITS['gigabytes']} GB.",
                 report.table(heads, rows),

@@ -63,7 +63,13 @@ def of_rank(cohort: Cohort, rank: int, options: argparse.Namespace) -> list[dict
             ) as cluster,
         ):
             engine = DaskEngine(cluster, Path(folder) / "work")
-            settings: dict[str, Any] = {"rank": rank, "tol": 0, "random_state": 0, "init": "random"}
+            settings: dict[str, Any] = {
+                "rank": rank,
+                "tol": 0,
+                "random_state": 0,
+                "init": "random",
+                "n_init": 1,
+            }
             models = [TASTE(**settings, max_iter=3, engine=each).fit(cohort) for each in (None, engine)]
             assert np.array_equal(models[0].V_, models[1].V_)
             pairs = [

@@ -137,6 +137,7 @@ def measure(
         rank,
         dtype=dtype,
         init="random",
+        n_init=1,
         max_iter=iterations,
         tol=0,
         random_state=0,
@@ -147,7 +148,7 @@ def measure(
     if engine is None:
         model.fit(Cohort.load(path))
     else:
-        with engine.around():
+        with engine.memory_limit():
             model.fit(Cohort.load(path))
     seconds = time.perf_counter() - began
     between = [{name: after[name] - before[name] for name in after} for before, after in pairwise(looks)]

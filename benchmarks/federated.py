@@ -22,9 +22,9 @@ from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import tree_reduce
-from phenotaste.core.records import Model, Scored, Sums, Weights
+from phenotaste.core.records import Model, Scored, Sums
 from phenotaste.engines.threads import ThreadEngine, one_blas_thread
-from phenotaste.factorization import patient_weights
+from phenotaste.factorization import influence_of, relative_weights
 from phenotaste.federated import Settings
 from phenotaste.federated.privacy import PrivacyBudget
 
@@ -37,6 +37,11 @@ EPSILONS = (30.0, 10.0, 3.0, 1.0)
 ROUNDS_WITH_NOISE = 20
 DELTA = 1e-5
 PARTS = ("exact", "starts", "noise")
+STARTS: dict[str, dict[str, Any]] = {
+    "4 starts of a pooled fit": {},
+    "1 random": {"init": "random", "n_init": 1},
+    "4 random": {"init": "random", "n_init": 4},
+}
 
 
 def main() -> None:
@@ -130,10 +135,10 @@ def run(
 def exactness(root: Path, rank: int, patients: int) -> dict[str, Any]:
     """Fifty rounds against fifty iterations of the pooled fit, without suppression, so that the data are equal."""
     cohorts, _ = hospitals(patients, rank=rank)
-    reports = run(root, cohorts, Settings(rank=rank, max_rounds=50, tol=0.0), {}, min_cell_size=1)
+    reports = run(root, cohorts, Settings(rank=rank, n_init=1, max_rounds=50, tol=0.0), {}, min_cell_size=1)
     model = TASTE.load(reports[-1].model)
     everyone = pooled(cohorts)
-    estimator = TASTE(rank, init="random", max_iter=50, tol=0.0, random_state=0)
+    estimator = TASTE(rank, init="random", n_init=1, max_iter=50, tol=0.0, random_state=0)
     reference = clone(estimator).fit(everyone)
     shuffled = clone(estimator).fit(everyone[np.random.default_rng(1).permutation(len(everyone))])
     same = Fitted(same_shards(cohorts, model, rank))
@@ -165,9 +170,12 @@ def differences(model: Any, reference: Any) -> dict[str, float]:
 class Shards:
     """An engine over several shards, with one partial sum per shard: the pooled fit on the sites' shards."""
 
-    def __init__(self, cohorts: list[Cohort], lam: float, rank: int) -> None:
-        shards = [align(c, columns_of(c)) for c in cohorts]
-        weights = [Weights(lam, patient_weights(1.0, "relative", s.norms, rank)) for s in shards]
+    def __init__(self, cohorts: list[Cohort], model: TASTE) -> None:
+        shards, rank = [align(c, columns_of(c)) for c in cohorts], model.rank
+        weights = [
+            relative_weights(s, rank, model.lam_eff_, model.mu, model.smooth, influence_of(model.balance, s))
+            for s in shards
+        ]
         self.parts = [
             ThreadEngine().open(s.shard, w, rank, c.shape[1])
             for s, w, c in zip(shards, weights, cohorts, strict=True)
@@ -199,7 +207,7 @@ class Fitted:
 
 
 def same_shards(cohorts: list[Cohort], model: TASTE, rank: int) -> loop.Fit:
-    engine, seed = Shards(cohorts, model.lam_eff_, rank), check_random_state(0).randint(2**31, size=1)[0]
+    engine, seed = Shards(cohorts, model), check_random_state(0).randint(2**31, size=1)[0]
     shard = engine.parts[0].shard
     start = init_model("random", shard, len(model.V_), rank, True, np.random.default_rng(seed))
     with one_blas_thread():
@@ -208,7 +216,7 @@ def same_shards(cohorts: list[Cohort], model: TASTE, rank: int) -> loop.Fit:
 
 
 def starts(patients: int, seeds: range) -> list[dict[str, Any]]:
-    """Final objective of random starts compared with the NMF start, on pooled cohorts."""
+    """Final objective of random starts compared with the starts of a pooled fit, on pooled cohorts."""
     sets = {
         "simulate.ehr, ten phenotypes": (simulate.ehr(patients, random_state=1)[0], 10),
         "simulate.heart_failure, five phenotypes": (simulate.heart_failure(patients, random_state=1)[0], 5),
@@ -220,14 +228,10 @@ def starts(patients: int, seeds: range) -> list[dict[str, Any]]:
     for name, (cohort, rank) in sets.items():
         objectives = {
             kind: [
-                TASTE(rank, init=init, n_init=n, random_state=1000 + seed).fit(cohort).loss_curve_[-1]
+                TASTE(rank, random_state=1000 + seed, **settings).fit(cohort).loss_curve_[-1]
                 for seed in seeds
             ]
-            for kind, init, n in (
-                ("nmf", "nmf", 1),
-                ("random", "random", 1),
-                ("best of 3 random", "random", 3),
-            )
+            for kind, settings in STARTS.items()
         }
         best = min(min(values) for values in objectives.values())
         rows.append(
@@ -246,16 +250,14 @@ def noise_cost(root: Path, patients: int) -> dict[str, Any]:
     shape = {"n_features": 100, "n_static": 15, "mean_visits": 15, "rank": 5}
     cohorts, truth = hospitals(patients, **shape)
     everyone = pooled(cohorts)
-    size = float(everyone.visits.power(2).sum()) / patients
     static_size = float(np.sum(everyone.static**2)) / patients
-    exact = TASTE(5, init="random", random_state=0).fit(everyone)
+    exact = TASTE(5, init="random", balance=0.0, random_state=0).fit(everyone)  # as with noise
     sample = everyone[np.random.default_rng(0).permutation(patients)[:500]]
     exact_loss = exact.project(sample).loss
     settings = Settings(
         rank=5,
         max_rounds=ROUNDS_WITH_NOISE,
         noise=True,
-        patient_size=round(size),
         static_size=round(static_size),
     )
     names = {"features": everyone.feature_names.tolist(), "static": everyone.static_names.tolist()}
@@ -323,16 +325,13 @@ def page(results: dict[str, Any]) -> str:
         ),
         "## The random start",
         "Final objective relative to the lowest of any start in the table, median (worst) over "
-        f"{len(results['starts'][0]['nmf'])} seeds.",
+        f"{len(results['starts'][0]['1 random'])} seeds.",
         table(
-            ["", "NMF", "random", "best of 3 random"],
+            ["", *STARTS],
             [
                 [
                     row["set"],
-                    *(
-                        f"{np.median(row[k]):.2%} ({max(row[k]):.2%})"
-                        for k in ("nmf", "random", "best of 3 random")
-                    ),
+                    *(f"{np.median(row[k]):.2%} ({max(row[k]):.2%})" for k in STARTS),
                 ]
                 for row in results["starts"]
             ],

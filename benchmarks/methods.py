@@ -17,6 +17,8 @@ WARM_UP_PATIENTS = 50
 CLOCK: Callable[[], float] = time.perf_counter  # or processor time, on a machine that is not idle
 # Settings of TASTE under which an iteration updates every patient exactly once; none are needed.
 EVERY_PATIENT_ONCE: dict[str, Any] = {}
+# Settings under which the visits' term is the squared error that the other tools minimise.
+SQUARED_ERROR: dict[str, Any] = {"smooth": 0.0, "balance": 1.0}
 
 
 class Run(NamedTuple):
@@ -47,9 +49,9 @@ class Stamps:
 
 
 def taste(records: Records, rank: int, iterations: int, *, errors: bool) -> Run:
-    """TASTE; with `errors` without static features and with default settings, otherwise with static features."""
+    """TASTE; with `errors` without static features and for the squared error, otherwise with static features."""
     cohort = taste_cohort(records, static=not errors)
-    settings = {} if errors else EVERY_PATIENT_ONCE
+    settings = SQUARED_ERROR if errors else EVERY_PATIENT_ONCE
     warm_up(cohort, rank, settings)
     stamps: list[float] = []
     start = CLOCK()
@@ -61,7 +63,8 @@ def taste(records: Records, rank: int, iterations: int, *, errors: bool) -> Run:
 def taste_model(rank: int, iterations: int, callback: Callable[..., Any] | None, settings: dict) -> Any:
     from phenotaste import TASTE
 
-    return TASTE(rank, max_iter=iterations, tol=0, n_jobs=1, random_state=SEED, callback=callback, **settings)
+    once = {"n_init": 1, "max_iter": iterations, "tol": 0, "n_jobs": 1, "random_state": SEED}
+    return TASTE(rank, callback=callback, **once, **settings)
 
 
 def taste_cohort(records: Records, *, static: bool) -> Any:

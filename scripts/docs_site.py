@@ -16,6 +16,7 @@ LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 EXTERNAL = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "project/benchmarks/index.md",
 } | {
     f"benchmarks/results/{file.name}": f"project/benchmarks/{file.name}"
@@ -60,7 +61,7 @@ def help_of_all_commands() -> str:
     """The output of `--help` for each command."""
     import typer.main
 
-    from phenotaste.cli import app
+    from phenotaste.cli.app import app
 
     parts: list[str] = []
 

@@ -13,18 +13,25 @@ def fitted():
     return TASTE(3, lam=0.4, random_state=0, max_iter=15).fit(c), c
 
 
+def courses_of(m, k):
+    return m.U_[m.offsets_[k] : m.offsets_[k + 1]]
+
+
 def residuals(m, c):
-    X2 = sum(
-        np.sum((X - (m.U_[c.offsets[k] : c.offsets[k + 1]] * m.W_[k]) @ m.V_.T) ** 2)
+    """Of the visits, divided by the patient's size, and of the static features, for each patient."""
+    X2 = [
+        np.sum((X / m.scale_[k] - courses_of(m, k) * m.W_[k] @ m.V_.T) ** 2)
         for k, (X, _) in enumerate(dense(c))
-    )
-    return X2, np.sum((c.static - m.W_ @ m.F_.T) ** 2)
+    ]
+    return np.array(X2), np.sum((c.static - m.W_ @ m.F_.T) ** 2, axis=1)
 
 
 def test_rmse(fitted):
     m, c = fitted
-    X2, A2 = residuals(m, c)
-    entries = c.visits.shape[0] * c.shape[1] + c.static.size
+    scaled, static = residuals(m, c)
+    X2, A2 = scaled @ m.scale_**2, static[~m.empty_history_].sum()  # in the units of the data
+    entries = c.visits.shape[0] * c.shape[1] + np.sum(~m.empty_history_) * c.n_static
+    assert m.empty_history_.any()
     assert metrics.rmse(m, c) == pytest.approx(np.sqrt((X2 + 0.2 * A2) / entries), rel=1e-9)
     assert metrics.rmse(m, c, static_weight="one") == pytest.approx(np.sqrt((X2 + A2) / entries), rel=1e-9)
     assert m.rmse_ == metrics.rmse(m, c)
@@ -35,12 +42,21 @@ def test_rmse(fitted):
 def test_objective(fitted):
     m, c = fitted
     X2, A2 = residuals(m, c)
-    unique = 0.0
-    for k in range(len(c)):
-        U = m.U_[c.offsets[k] : c.offsets[k + 1]]
-        nuclear = np.linalg.svd(U @ m.H_.T, compute_uv=False).sum() if len(U) else 0
-        unique += 0.5 * m.mu_k_[k] * (np.sum(U**2) + np.sum(m.H_**2) - 2 * nuclear)
-    assert metrics.objective(m, c) == pytest.approx(0.5 * X2 + 0.5 * m.lam_eff_ * A2 + unique, rel=1e-8)
+    total = 0.0
+    for k in np.flatnonzero(~m.empty_history_):
+        U = courses_of(m, k)
+        nuclear = np.linalg.svd(U @ m.H_.T, compute_uv=False).sum()
+        unique = m.mu_k_[k] * (np.sum(U**2) + np.sum(m.H_**2) - 2 * nuclear)
+        smooth = m.smooth / 3 * np.sum(np.diff(U, axis=0) ** 2)
+        total += 0.5 * m.influence_[k] * (X2[k] + m.lam_eff_ * A2[k] + unique + smooth)
+    assert metrics.objective(m, c) == pytest.approx(total, rel=1e-8)
+
+
+@pytest.mark.parametrize("settings", [{"balance": 1.0}, {"objective": "paper"}])
+def test_the_objective_of_the_fit_is_that_of_its_cohort(settings):
+    c = cohort(3, n_patients=25, visits=(0, 9))
+    m = TASTE(3, random_state=0, max_iter=15, **settings).fit(c)
+    assert metrics.objective(m, c) == pytest.approx(m.loss_curve_[-1], rel=1e-9)
 
 
 def test_objective_of_other_patients_is_that_of_their_projection(fitted):
@@ -62,10 +78,24 @@ def test_cpi(fitted, short):
     gaps = []
     for k, (X, _) in enumerate(dense(c)):
         U = m.U_[c.offsets[k] : c.offsets[k + 1]]
-        if X.any() and (short == "include" or len(U) >= 3):
+        if X.any() and len(U) >= (2 if short == "include" else 3):
             gaps.append(np.sum((U.T @ U - HH) ** 2))
     assert 0 < len(gaps) < len(c)
     assert metrics.cpi(m, short=short) == pytest.approx(1 - np.sum(gaps) / (len(gaps) * np.sum(HH**2)))
+
+
+def test_cpi_of_present_phenotypes(fitted):
+    """Off the diagonal, of phenotypes with a score, in histories of at least as many visits as phenotypes."""
+    m, c = fitted
+    HH = m.H_.T @ m.H_
+    gap = size = 0.0
+    for k, (X, _) in enumerate(dense(c)):
+        U = courses_of(m, k)
+        if X.any() and len(U) >= 3:
+            pairs = np.outer(m.W_[k] > 0, m.W_[k] > 0) & ~np.eye(3, dtype=bool)
+            gap, size = gap + np.sum((U.T @ U - HH)[pairs] ** 2), size + np.sum(HH[pairs] ** 2)
+    assert size > 0
+    assert metrics.present_cpi(m, c) == m.cpi_present_ == pytest.approx(1 - gap / size)
 
 
 def test_similarities():

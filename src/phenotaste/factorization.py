@@ -16,18 +16,25 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from phenotaste import metrics, model_file, phenotypes
 from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of, patients_having
+from phenotaste.cohort.origin import build_settings, thresholds
 from phenotaste.core import loop
 from phenotaste.core.kernels.sums import square_sum
+from phenotaste.core.no_history import mean_of_scores, scores_from_static
 from phenotaste.core.records import Array, Scored, Weights
+from phenotaste.disclosure import Gate, rounding_key
 from phenotaste.engines.checkpoint import CheckpointWriter
 from phenotaste.errors import InputError
+from phenotaste.patients import Patients, SharesByBlock, score_warnings
 from phenotaste.review import Review, Reviewed
+from phenotaste.shareable import Dropped, shareable_copy
+from phenotaste.static_rates import static_rates
 from phenotaste.validation import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100  # of ‖X‖²: beyond them its square overflows
+SIZE_RANGE = 1e-50, 1e50  # of ‖X‖ and ‖A‖: beyond them their fourth powers overflow
+PATIENT_SIZE_RANGE = 1e-250, 1e250  # of ‖X_k‖, where every patient is divided by it
 
 
 class Projection(NamedTuple):
@@ -49,7 +56,8 @@ class Projection(NamedTuple):
     offsets: Array
     loss: float  # the whole objective of these patients
     patient_loss: Array
-    mu_k: Array
+    scale: Array  # s_k, by which the visits were divided: W * scale[:, None] is in the data's units
+    weights: Weights
     unknown_features: int  # temporal features that the model lacks, ignored
     absent_features: int  # temporal features that the cohort lacks, taken as zero
 
@@ -64,7 +72,7 @@ class Factorization(TransformerMixin, BaseEstimator):
 
     # Settings that the methods below read; each method's own __init__ says which of them a user may choose.
     rank: int
-    n_init: int
+    n_init: Any
     max_iter: int
     random_state: Any
     callback: Callable[[loop.Progress], object] | None
@@ -110,7 +118,12 @@ class Factorization(TransformerMixin, BaseEstimator):
     def phenotypes(
         self, top: int | None = 10, min_weight: float = 0.1, scale: Literal["matrix", "column"] = "matrix"
     ) -> "pd.DataFrame":
-        """The definitions as a table: phenotype, kind (temporal or static), feature, weight.
+        """The definitions as a table: phenotype, kind (temporal or static), feature, weight, rate, cohort_rate, lift.
+
+        The last three are of static features: the rate among the patients of the fit who have the phenotype (a share
+        of at least 0.1, or the largest), the rate in the whole cohort, and their ratio. Columns other than 0 and 1
+        have means instead. They are computed from rounded counts, and NaN where a count is withheld (`disclosure`).
+        Features are listed even if a single patient has them, unless the model was saved as shareable.
 
         Parameters
         ----------
@@ -122,10 +135,12 @@ class Factorization(TransformerMixin, BaseEstimator):
         Examples
         --------
         >>> from phenotaste import TASTE, simulate
-        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> cohort, truth = simulate.ehr(300, n_features=30, rank=3, random_state=1)
         >>> table = TASTE(rank=3, random_state=0).fit(cohort).phenotypes(top=1)
-        >>> table.round(2).to_numpy().tolist()[:2]
-        [[1, 'temporal', 'code_022', 0.82], [1, 'static', 'static_01', 0.9]]
+        >>> table[["phenotype", "kind"]].to_numpy().tolist()[:2]
+        [[1, 'temporal'], [1, 'static']]
+        >>> bool((table["lift"].dropna() > 1).all())  # the heaviest facts are more frequent in those who have it
+        True
         """
         check_is_fitted(self, "V_")
         return phenotypes.definitions(
@@ -133,6 +148,7 @@ class Factorization(TransformerMixin, BaseEstimator):
             self.F_,
             self.feature_names_in_,
             self.static_names_in_,
+            rates=(getattr(self, "static_rates_", None), getattr(self, "phenotype_rates_", None)),
             top=top,
             min_weight=min_weight,
             scale=scale,
@@ -156,8 +172,14 @@ class Factorization(TransformerMixin, BaseEstimator):
         check_is_fitted(self, "V_")
         return Reviewed(self, review)
 
-    def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
-        """Write the model as a folder; without `include_patients` nothing in it is about a single patient.
+    def save(
+        self, path: str | os.PathLike[str], include_patients: bool = False, *, shareable: bool = False
+    ) -> Dropped | None:
+        """Write the model as a folder; with `include_patients`, also the patients' scores and courses.
+
+        The folder names every feature of the fit and says how many patients have it, even if it is one: keep it where
+        the data is. With `shareable`, features and levels of too few patients are dropped, counts are rounded, and
+        the numbers of what was dropped are returned; such a model still scores new patients.
 
         Examples
         --------
@@ -167,9 +189,22 @@ class Factorization(TransformerMixin, BaseEstimator):
         >>> TASTE(rank=4, random_state=0, max_iter=20).fit(cohort).save("model")
         >>> sorted(os.listdir("model"))
         ['manifest.json', 'model.safetensors']
+        >>> cohort, truth = simulate.heart_failure(300, random_state=0)
+        >>> TASTE(rank=3, random_state=0, max_iter=5).fit(cohort).save("shared", shareable=True).static
+        2
         """
         check_is_fitted(self, "V_")
-        model_file.save(self, path, include_patients, self._more_figures)
+        if not shareable:
+            again = getattr(self, "shareable_", False) and not include_patients
+            kept = {"shareable": True} if again else None
+            model_file.save(self, path, include_patients, self._more_figures, sharing=kept)
+            return None
+        if include_patients:
+            raise InputError("A shareable model holds no patients: leave out include_patients.")
+        model, dropped = shareable_copy(self)
+        sharing = {"shareable": True, "dropped": dropped._asdict()}
+        model_file.save(model, path, False, self._more_figures, sharing=sharing)
+        return dropped
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -189,7 +224,8 @@ class Factorization(TransformerMixin, BaseEstimator):
             model = cls(**settings)
         except TypeError as error:
             raise InputError(
-                f"{path} has settings that this version does not know: upgrade phenotaste."
+                f"{path} was saved by another version of phenotaste, with settings that this one does not have: use "
+                "that version, or fit the model again."
             ) from error
         model._check_settings()
         for name, value in fitted.items():
@@ -255,12 +291,13 @@ class Factorization(TransformerMixin, BaseEstimator):
                 stacklevel=4,
             )
         aligned = align(cohort, columns_of(cohort), self._allocator())
-        size = float(aligned.norms.sum())
-        if size > 0 and not SMALLEST_SIZE < size < LARGEST_SIZE:
-            raise InputError(
-                f"The sum of squares of the visits' values, {size:.0e}, is out of range: divide them by a constant."
-            )
+        self._check_sizes(aligned)
         return aligned
+
+    def _check_sizes(self, aligned: Aligned) -> None:
+        """Refuse data whose sums of squares would overflow or vanish."""
+        check_size("visits'", metrics.scaled_norm(aligned.sizes))
+        check_static_size(aligned)
 
     def _allocator(self) -> Allocator:
         """Allocates arrays as long as the cohort."""
@@ -270,29 +307,38 @@ class Factorization(TransformerMixin, BaseEstimator):
         self, attempt: Callable[[int, np.random.Generator], loop.Fit], writer: CheckpointWriter | None = None
     ) -> loop.Fit:
         """The lowest of `n_init` fits, each with a seed of its own; a callback that stops one stops them all."""
-        seeds = check_random_state(self.random_state).randint(2**31, size=self.n_init)
+        seeds = check_random_state(self.random_state).randint(2**31, size=self._n_starts())
         first, best = 0, None
         if writer is not None:
             seeds, first, best = writer.begin(seeds)
-        for start in range(first, self.n_init):
+        n_starts = self._n_starts()
+        for start in range(first, n_starts):
             found = attempt(start, np.random.default_rng(seeds[start]))
             if self.verbose:
-                print(f"start {start + 1} of {self.n_init}: {found.outcome} at {found.losses[-1]:.6g}")
+                print(f"start {start + 1} of {n_starts}: {found.outcome} at {found.losses[-1]:.6g}")
             if best is None or found.losses[-1] < best.losses[-1] or not np.isfinite(best.losses[-1]):
                 best = found
-                if writer is not None and start + 1 < self.n_init:
+                if writer is not None and start + 1 < n_starts:
                     writer.record_best(found)
             if found.outcome is loop.Outcome.STOPPED:
                 break
         assert best is not None
+        if not np.isfinite(best.losses[-1]):
+            raise InputError(
+                "The objective is not finite: check the data for extreme values, and the weights of the terms."
+            )
         return best
+
+    def _n_starts(self) -> int:
+        """Number of starts; a method may have a default that depends on other settings."""
+        return self.n_init
 
     def _progress_callback(self, start: int) -> Callable[[int, float], object] | None:
         if self.callback is None:
             return None
         callback = self.callback
         return lambda iteration, loss: callback(
-            loop.Progress(start, self.n_init, iteration, self.max_iter, loss)
+            loop.Progress(start, self._n_starts(), iteration, self.max_iter, loss)
         )
 
     def _set_fitted(self, best: loop.Fit, cohort: Cohort, aligned: Aligned, weights: Weights) -> None:
@@ -301,14 +347,21 @@ class Factorization(TransformerMixin, BaseEstimator):
         self.F_ = F if columns.n_static and len(F) else None
         self.U_, self.W_ = best.patients.U, best.patients.W
         self.offsets_, self.patient_ids_ = cohort.offsets, cohort.patient_ids
+        self.shareable_ = False
         self.n_features_in_ = columns.n_features
         self.feature_names_in_ = columns.feature_names
         self.static_names_in_ = columns.static_names if self.F_ is not None else None
-        self.feature_patients_, having = patients_having(aligned.shard, columns.n_features)
+        persons = None if cohort.groups is None else cohort.persons
+        self.feature_patients_, having = patients_having(aligned.shard, columns.n_features, persons)
         self.static_patients_ = having if self.F_ is not None else None
+        self.rounding_key_ = rounding_key(
+            aligned.shard.offsets, aligned.shard.static, self.feature_patients_, cohort.labels
+        )
         self.score_totals_ = self.W_.sum(axis=0)
-        self.lam_eff_, self.mu_k_ = weights
-        self.empty_history_ = aligned.norms == 0
+        self.lam_eff_, self.mu_k_ = weights.lam, weights.mu
+        self.scale_, self.influence_ = 1 / weights.scale, weights.influence
+        self.mean_scores_ = mean_of_scores(self.W_, weights.influence)
+        self.empty_history_ = aligned.sizes == 0
         self.n_patients_, self.n_visits_ = len(cohort), int(cohort.offsets[-1])
         self.n_empty_ = int(self.empty_history_.sum())
         self.n_short_ = int(np.sum((np.diff(cohort.offsets) < self.rank) & ~self.empty_history_))
@@ -316,16 +369,37 @@ class Factorization(TransformerMixin, BaseEstimator):
         self.n_iter_ = len(best.losses)
         self.outcome_ = str(best.outcome)
         self.converged_ = best.outcome is loop.Outcome.CONVERGED
-        n_entries = self.n_visits_ * len(self.V_) + self.n_patients_ * (
-            0 if self.F_ is None else len(self.F_)
-        )
         scored = self._scored(best, cohort)
-        self.rmse_ = metrics.rmse_of(scored, n_entries, self.lam / 2)
-        self.cpi_ = metrics.cpi_of(scored.cp_gap, ~self.empty_history_, self.H_)
+        self.rmse_ = metrics.rmse_of(self, scored, weights, self.lam / 2)
+        self.cpi_ = metrics.cpi_of(scored.cp_gap, metrics.has_course(self), self.H_)
+        self.cpi_present_ = metrics.present_cpi_of(scored)
+        self.cohort_settings_ = build_settings(cohort.origin)
+        self.cohort_thresholds_ = thresholds(cohort.origin)
+        self._describe_scores(aligned, weights)
+
+    def _describe_scores(self, aligned: Aligned, weights: Weights) -> None:
+        """Set the rates of static facts by phenotype, and say what is unusual about the scores."""
+        known = ~self.empty_history_
+        self.warnings_ = score_warnings(self.W_, self.F_, np.diff(self.offsets_), known)
+        for sentence in self.warnings_:
+            warnings.warn(sentence, stacklevel=5)
+        self.static_rates_ = self.phenotype_rates_ = self.static_numeric_ = None
+        if self.F_ is not None:
+            patients = Patients(self.W_, self.U_, self.offsets_, 1 / weights.scale)
+            shares = SharesByBlock(patients, known, weights.unit)
+            names = range(len(self.F_)) if self.static_names_in_ is None else self.static_names_in_
+            gate = Gate(key=self.rounding_key_)
+            found = static_rates(aligned.shard.static, [str(name) for name in names], shares, gate)
+            self.static_rates_, self.phenotype_rates_ = found.cohort, found.having
+            self.static_numeric_ = found.numeric.astype(np.int64)
 
     def _scored(self, best: loop.Fit, cohort: Cohort) -> Scored:
         """The patients' losses and cross-product gaps; a method whose fit has them returns those."""
-        return metrics.losses(self, cohort)
+        return metrics.losses(self, cohort)[0]
+
+    def _fitted_weights(self) -> Weights:
+        """The weights of the patients of the fit."""
+        return Weights.absolute(self.lam_eff_, self.mu_k_, self.influence_)
 
     def _labelled(self, W: Array, cohort: Cohort) -> Any:
         """Scores in the format of set_output; patient ids become the index of a data frame."""
@@ -336,12 +410,60 @@ class Factorization(TransformerMixin, BaseEstimator):
         return pd.DataFrame(W, index=cohort.patient_ids, columns=self.get_feature_names_out())
 
 
-def as_projection(scored: Scored, cohort: Cohort, aligned: Aligned, mu_k: Array) -> Projection:
+def check_size(whose: str, size: float, limits: tuple[float, float] = SIZE_RANGE) -> None:
+    """Refuse a size beyond the limits; 0 is the size of no data."""
+    if size != 0 and not limits[0] < size < limits[1]:
+        raise InputError(
+            f"The root of the sum of squares of the {whose} values, {size:.0e}, is out of range: "
+            "divide them by a constant."
+        )
+
+
+def check_static_size(aligned: Aligned) -> None:
+    check_size("static features'", metrics.scaled_norm(np.abs(aligned.shard.static).max(axis=1, initial=0.0)))
+
+
+def as_projection(scored: Scored, cohort: Cohort, aligned: Aligned, weights: Weights) -> Projection:
     """Scored patients of a cohort as the record that `project` returns."""
     loss = scored.loss.sum(axis=1)
     total = float(scored.loss.sum())
     missing = aligned.unknown_features, aligned.absent_features
-    return Projection(scored.W, scored.U, cohort.offsets, total, loss, mu_k, *missing)
+    return Projection(scored.W, scored.U, cohort.offsets, total, loss, 1 / weights.scale, weights, *missing)
+
+
+def score_without_history(W: Array, aligned: Aligned, F: Array, lam: float, mean_scores: Array) -> None:
+    """Set the rows of W of patients without a history."""
+    empty = aligned.sizes == 0
+    if empty.any():
+        W[empty] = scores_from_static(aligned.shard.static[empty], F, lam, mean_scores)
+
+
+def relative_weights(
+    aligned: Aligned, rank: int, lam: float, mu: float, smooth: float, influence: Array
+) -> Weights:
+    """Every patient scaled to unit size, so that all weights are relative to it; λ is the weight per patient.
+
+    The uniqueness and smoothness terms are spread over the phenotypes. A single visit has no course to compare.
+    """
+    several = (aligned.sizes > 0) & (np.diff(aligned.shard.offsets) > 1)
+    scale = np.divide(1.0, aligned.sizes, out=np.ones(len(several)), where=aligned.sizes > 0)
+    return Weights(lam, smooth / rank, True, several * (mu / rank), scale, influence)
+
+
+def influence_of(balance: float, aligned: Aligned) -> Array:
+    """p_k, how much each patient counts: a power of the number of entries of the record; 0 without a history.
+
+    Numbers of entries, because one large value must not give a patient influence over all others.
+    """
+    entries = np.diff(aligned.shard.indptr[aligned.shard.offsets]).astype(np.float64)
+    return np.asarray(np.where(aligned.sizes > 0, entries**balance, 0.0))
+
+
+def relative_static_weight(lam: float, static: Array, influence: Array) -> float:
+    """λ̃ = λ Σp / Σp‖a‖², so that the static features of a patient have λ times the size of the visits."""
+    counted = influence > 0  # adding zeros would change the order of the others, and so the bits
+    size = float(influence[counted] @ np.einsum("kp,kp->k", static, static)[counted])
+    return lam * float(influence[counted].sum()) / size if size > 0 else 0.0
 
 
 def static_weight(lam: float, weights: str, aligned: Aligned) -> float:

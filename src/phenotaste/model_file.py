@@ -1,6 +1,10 @@
-"""Saved models: definitions in one file and, only if requested, the patients' factors in another."""
+"""Saved models: definitions in one file and, only if requested, the patients' factors in another.
+
+The manifest says whether the folder may be shared: "shareable" is true only for a model that `shareable` has reduced.
+"""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,16 +23,24 @@ FIGURES = (
     "outcome_",
     "rmse_",
     "cpi_",
+    "cpi_present_",
     "n_patients_",
     "n_visits_",
     "n_short_",
     "n_empty_",
 )
 # Sums over the patients of the fit; files of earlier versions lack them.
-TOTALS = ("feature_patients_", "static_patients_", "score_totals_")
+RATES = ("static_rates_", "phenotype_rates_")
+PATIENT_COUNTS = ("feature_patients_", "static_patients_")
+TOTALS = (*PATIENT_COUNTS, "score_totals_", "mean_scores_", "static_numeric_", *RATES)
 NAMES = ("feature_names_in_", "static_names_in_")
 ARRAYS = ("H_", "V_", "F_", "loss_curve_", *NAMES, *TOTALS)
-PATIENTS = ("W_", "U_", "offsets_", "patient_ids_", "mu_k_", "empty_history_")
+PATIENT_WEIGHTS = ("mu_k_", "scale_", "influence_")
+PATIENTS = ("W_", "U_", "offsets_", "patient_ids_", "empty_history_", *PATIENT_WEIGHTS)
+NOT_SHAREABLE = (
+    "This folder may name features that very few patients of the fit have, with their exact numbers: keep it where the "
+    "data is. phenotaste export MODEL --to model writes a copy without them."
+)
 NOT_SAVED = ("callback", "checkpoint", "engine", "n_jobs", "verbose")  # how a fit runs, not what it finds
 
 
@@ -39,11 +51,12 @@ def save(
     more_figures: tuple[str, ...] = (),
     more_files: tensors.Files | None = None,
     extra_files: tensors.ExtraFiles | None = None,
+    sharing: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model to a folder.
 
     `more_figures` and `more_files` are attributes and arrays specific to its method, `extra_files` files for people
-    to read.
+    to read. `sharing` is what the manifest says of a model that may be passed on.
     """
     arrays = {name: getattr(model, name) for name in ARRAYS if name not in TOTALS}
     arrays |= {name: getattr(model, name, None) for name in TOTALS}
@@ -55,7 +68,14 @@ def save(
         files["patients"] = {name: getattr(model, name) for name in PATIENTS}
     settings = settings_of(model)
     figures = {name: json_value(getattr(model, name)) for name in (*FIGURES, *more_figures)}
-    meta = {"method": type(model).__name__, "settings": settings, "figures": figures}
+    figures["warnings_"] = list(getattr(model, "warnings_", ()))
+    figures["rounding_key_"] = getattr(model, "rounding_key_", None)
+    meta: dict[str, Any] = {"method": type(model).__name__, "settings": settings, "figures": figures}
+    meta |= {"shareable": False, "sharing": NOT_SHAREABLE} if sharing is None else sharing
+    if getattr(model, "cohort_settings_", None) is not None:
+        meta["cohort_settings"] = model.cohort_settings_
+    if getattr(model, "cohort_thresholds_", None):
+        meta["cohort_thresholds"] = model.cohort_thresholds_
     tensors.write(path, KIND, files, meta, extra_files)
 
 
@@ -81,7 +101,14 @@ def load(
         )
     try:
         settings, figures = dict(meta["settings"]), dict(meta["figures"])
+        figures.setdefault("cpi_present_", None)  # files of 0.1 lack it
         fitted: dict[str, Any] = {name: figures[name] for name in (*FIGURES, *more_figures)}
+        fitted["rounding_key_"] = None if (key := figures.get("rounding_key_")) is None else str(key)
+        fitted["shareable_"] = meta.get("shareable") is True
+        fitted["warnings_"] = [str(sentence) for sentence in figures.get("warnings_", ())]
+        cohort_settings = meta.get("cohort_settings")
+        fitted["cohort_settings_"] = None if cohort_settings is None else dict(cohort_settings)
+        fitted["cohort_thresholds_"] = [dict(row) for row in meta.get("cohort_thresholds", ())]
         fitted |= {name: files["model"].get(name) for name in ARRAYS}
         if "patients" in files:
             fitted |= {name: files["patients"][name] for name in PATIENTS}
@@ -90,7 +117,7 @@ def load(
         raise InputError(
             f"{path} is not a complete {method} model: save it again from the fitted estimator."
         ) from error
-    for name in ("rmse_", "cpi_"):
+    for name in ("rmse_", "cpi_", "cpi_present_"):
         fitted[name] = float("nan") if fitted[name] is None else fitted[name]
     return settings, fitted
 
@@ -114,12 +141,16 @@ def check_consistent(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
         (fitted["feature_patients_"], (len(V),)),
         (fitted["static_patients_"], (0 if F is None else len(F),)),
         (fitted["score_totals_"], (R,)),
+        (fitted["mean_scores_"], (R,)),
+        (fitted["static_rates_"], (0 if F is None else len(F),)),
+        (fitted["phenotype_rates_"], (0 if F is None else len(F), R)),
+        (fitted["static_numeric_"], (0 if F is None else len(F),)),
     ]
     if "W_" in fitted:
         K, visits = len(fitted["W_"]), len(fitted["U_"])
         offsets = fitted["offsets_"]
         expected += [(fitted["W_"], (K, R)), (fitted["U_"], (visits, R)), (offsets, (K + 1,))]
-        expected += [(fitted[name], (K,)) for name in ("patient_ids_", "mu_k_", "empty_history_")]
+        expected += [(fitted[name], (K,)) for name in ("patient_ids_", "empty_history_", *PATIENT_WEIGHTS)]
         if offsets[0] != 0 or offsets[-1] != visits or np.any(np.diff(offsets) < 0):
             raise ValueError("offsets")
     for array, shape in expected:
@@ -131,9 +162,12 @@ def check_consistent(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
     for counts in (fitted["feature_patients_"], fitted["static_patients_"]):
         if counts is not None and (counts.dtype != np.int64 or (counts < 0).any()):
             raise ValueError("counts")
-    totals = fitted["score_totals_"]
-    if totals is not None and (totals.dtype != np.float64 or not np.isfinite(totals).all()):
-        raise ValueError("totals")
+    for totals in (fitted["score_totals_"], fitted["mean_scores_"]):
+        if totals is not None and (totals.dtype != np.float64 or not np.isfinite(totals).all()):
+            raise ValueError("totals")
+    for rates in (fitted[name] for name in RATES):
+        if rates is not None and (rates.dtype != np.float64 or np.isinf(rates).any()):
+            raise ValueError("rates")
     signed = settings.get("nonnegative") is False  # plain PARAFAC2 allows negative entries
     if (not signed and V.min() < 0) or (F is not None and F.min() < 0):
         raise ValueError("signs")

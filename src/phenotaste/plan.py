@@ -8,16 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model
 from phenotaste.engines.cuda import CudaEngine
-from phenotaste.engines.disk import FitSize
+from phenotaste.engines.disk import PATIENT_BYTES, FitSize, scored_bytes
 from phenotaste.engines.partition import MAX_BLOCKS, SUMS_BYTES
 from phenotaste.engines.threads import ThreadEngine, ThreadSession
 from phenotaste.errors import InputError
 from phenotaste.storage.mapped import format_bytes, resident_bytes
-from phenotaste.taste import TASTE
+from phenotaste.taste import TASTE, open_fit
 
 SAMPLE = 12_000  # patients: enough to average their lengths and the fixed costs of a block
 STEPS = 5
@@ -86,18 +85,15 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
     sample = cohort[np.arange(0, len(cohort), every)] if every > 1 else cohort
     if isinstance(model._engine(), CudaEngine):
         raise InputError('A plan times the CPU: use device="cpu" for it.')
-    estimator = TASTE(**{**model.get_params(), "engine": None, "checkpoint": None})
-    aligned = estimator._read(sample)
-    with estimator._open(ThreadEngine(), aligned, sample) as session:
+    session, aligned, start = open_fit(model, sample, ThreadEngine())
+    with session:
         assert isinstance(session, ThreadSession)
-        rng = np.random.default_rng(0)
-        start = init_model("random", aligned.shard, cohort.shape[1], model.rank, model.normalize, rng)
         patient_seconds, model_seconds = time_steps(session, start)
         threads = session.n_jobs
     seconds = patient_seconds * len(cohort) / len(sample) + model_seconds
     del session, aligned
     gc.collect()
-    visits = cohort.visits
+    visits, n_starts = cohort.visits, model._n_starts()
     size = FitSize.of(
         cohort.offsets,
         visits.data.nbytes + visits.indices.nbytes,
@@ -113,9 +109,9 @@ def plan(model: TASTE, cohort: Cohort) -> Plan:
         threads=threads,
         memory=resident_bytes() + fit_bytes(model, cohort),
         min_memory=size.min_memory(),
-        disk=size.disk(model.n_init, checkpoints=True),
+        disk=size.disk(n_starts, checkpoints=True),
         seconds_per_iteration=seconds,
-        max_seconds=seconds * model.max_iter * model.n_init,
+        max_seconds=seconds * model.max_iter * n_starts,
     )
 
 
@@ -124,22 +120,21 @@ def time_steps(session: ThreadSession, model: Model) -> tuple[float, float]:
 
     They are timed separately, because the model step does not depend on the number of patients.
     """
-    session.init_U(model)
-    seconds = []
+    seconds, weights = [], session.weights
     for _ in range(STEPS):
         began = time.perf_counter()
         sums = session.step(model)
         between = time.perf_counter()
-        model, _ = model_step(sums, model, session.weights.lam, normalize=True, exact=session.exact)
+        model, _ = model_step(sums, model, weights.lam, normalize=weights.unit, exact=session.exact)
         seconds.append((between - began, time.perf_counter() - between))
     patient_seconds, model_seconds = np.median(seconds[2:], axis=0)
     return float(patient_seconds), float(model_seconds)
 
 
 def fit_bytes(model: TASTE, cohort: Cohort) -> int:
-    """Bytes that a fit adds to a loaded cohort: U twice, once more for the best start, scores, losses, sums."""
+    """Bytes that a fit adds to a loaded cohort: U twice, scores, losses and weights, sums, and the best start."""
     courses = cohort.n_visits * model.rank * np.dtype(model.dtype).itemsize
-    copies = 2 if model.n_init == 1 else 3
-    patients = len(cohort) * 8 * (2 * model.rank + 3 + 2)
+    scored = len(cohort) * scored_bytes(model.rank)
+    best = courses + scored if model._n_starts() > 1 else 0
     sums = MAX_BLOCKS * 8 * model.rank * (cohort.shape[1] + cohort.n_static + 3 * model.rank)
-    return copies * courses + patients + min(sums, SUMS_BYTES)
+    return 2 * courses + scored + best + len(cohort) * PATIENT_BYTES + min(sums, SUMS_BYTES)

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -14,42 +14,63 @@ from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of_fitted
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
+from phenotaste.core.no_history import mean_of_scores
 from phenotaste.core.records import Array, Model, Scored, Weights
 from phenotaste.engines import Checkpoint, CudaEngine, Engine, EngineSession, ThreadEngine
 from phenotaste.engines.checkpoint import CheckpointWriter, shard_digest
 from phenotaste.engines.cuda import cuda_available
+from phenotaste.engines.starts import best_short_fit
 from phenotaste.engines.threads import one_blas_thread
 from phenotaste.errors import InputError
-from phenotaste.factorization import Factorization, Projection, as_projection, patient_weights, static_weight
+from phenotaste.factorization import (
+    PATIENT_SIZE_RANGE,
+    Factorization,
+    Projection,
+    as_projection,
+    check_size,
+    check_static_size,
+    influence_of,
+    relative_static_weight,
+    relative_weights,
+    score_without_history,
+)
+from phenotaste.validation import check_integer
 
 __all__ = ["TASTE", "Projection"]
 
 PROJECTION_TOL = 1e-8
 PROJECTION_ITERATIONS = 1000
+N_STARTS = 4
 
 
 class TASTE(Factorization):
     """Temporal and static tensor factorisation (Afshar et al. 2020).
 
-    Visits X_k ≈ U_k diag(w_k) Vᵀ and static features A ≈ W Fᵀ with all factors non-negative and shared scores W.
+    Visits X_k ≈ s_k U_k diag(w_k) Vᵀ and static features a_k ≈ F w_k, all factors non-negative, with shared scores w_k.
     U_kᵀU_k is kept near one HᵀH for every patient, which makes the phenotypes unique. Without static features the
     model is non-negative PARAFAC2.
+
+    Every patient is divided by its own size s_k = ‖X_k‖, and the columns of U_k have unit norm: a score is the size of
+    a phenotype relative to the patient's record, whether that is long or short.
 
     Parameters
     ----------
     rank : number of phenotypes.
-    lam : weight of the static features relative to the visits.
-    mu : weight of the uniqueness term; 0 drops it.
-    weights : "relative" scales lam and mu by the size of the data, so that they are comparable across data sets;
-        "absolute" uses them unscaled, as in the paper.
-    normalize : keep the columns of H and V at unit norm, which fixes the scale that mu refers to.
-    solver : "cd", coordinate descent, or "bpp", exact block principal pivoting, as in the paper.
-    init : "nmf", "random" or "uniform" (the paper's). With "nmf" every second start of `n_init` is random.
-    n_init : number of starts; the one with the lowest objective is kept.
+    objective : "relative", described above, or "paper", the method of the paper to the letter: the data as they are,
+        U_k of any scale, no smoothness, exact solutions, one start from uniform random factors.
+    lam : weight of the static features relative to the visits; absolute with "paper".
+    mu : weight of the uniqueness term, likewise; 0 drops it.
+    smooth : weight of the changes of a course from one visit to the next; 0 drops it. Not used with "paper".
+    balance : how much more a long record counts than a short one: a patient with n entries counts n ** balance. With 0
+        every patient counts the same, with 1 every entry. Not used with "paper".
+    init : where a start begins: "short_fits", at a short fit of at most 2,000 patients with three phenotypes too many,
+        which are removed one by one; or "nmf", an NMF of the patients' sums of visits, "nmf_visits", of single visits,
+        or "random" definitions. Not used with "paper".
+    n_init : number of starts, of which the one with the lowest objective is kept; 4 by default, 1 with "paper".
     max_iter, tol : stop after `max_iter` iterations, or when the relative decrease of the objective is below `tol`;
         tol=0 never stops early.
     dtype : precision of the courses U; all sums are float64.
-    device : "cpu", "cuda" (one GPU, courses in float32, solver="cd") or "auto": a GPU if there is one.
+    device : "cpu", "cuda" (one GPU, courses in float32, not with "paper") or "auto": a GPU if there is one.
     engine : where the patient step runs: `phenotaste.engines.ThreadEngine` (the default), `DiskEngine`, `DaskEngine`
         or `CudaEngine`. The result is the same to the bit, except on a GPU.
     checkpoint : `phenotaste.engines.Checkpoint`, to resume the fit after an interruption.
@@ -59,21 +80,31 @@ class TASTE(Factorization):
         True to stop.
     verbose : 1 prints a line after each start.
 
-    `TASTE(rank, weights="absolute", normalize=False, solver="bpp", init="uniform")` is the method of the paper.
-
     Attributes
     ----------
     V_, F_, H_ : temporal definitions (J × R), static definitions (P × R, None without), R × R.
-    W_, U_, offsets_ : scores (K × R) and courses; patient k's courses are U_[offsets_[k]:offsets_[k + 1]].
+    W_, U_, offsets_ : scores (K × R) and courses; patient k's courses are U_[offsets_[k]:offsets_[k + 1]]. The size of
+        the phenotypes at each visit is U_ * w: the course of a phenotype without a score has no meaning.
+    scale_ : s_k of every patient: W_ * scale_[:, None] is in the units of the data.
+    mean_scores_ : mean of W_, which stands in for the visits of a patient without a history.
+    influence_ : how much each patient counted; 0 without a history.
     loss_curve_ : the objective after each iteration of the winning start.
-    outcome_ : "converged", "max_iter", "stopped" or "not_finite".
-    lam_eff_, mu_k_ : the weights in absolute terms, fixed by the fit and reused for new patients.
-    rmse_, cpi_ : error and cross-product invariance of the fit, as defined in `phenotaste.metrics`.
+    outcome_ : "converged", "max_iter" or "stopped"; a fit whose objective is not finite raises InputError.
+    lam_eff_, mu_k_ : λ as the objective has it, fixed by the fit and reused for new patients; μ of each patient.
+    rmse_, cpi_, cpi_present_ : error and cross-product invariance of the fit, as defined in `phenotaste.metrics`.
     n_iter_, converged_ : iterations of the winning start, and whether it converged.
     patient_ids_, feature_names_in_, static_names_in_ : the cohort's patient ids and column names.
     empty_history_ : for each patient, whether all visits are empty.
     feature_patients_, static_patients_ : number of patients of the fit with each feature.
     score_totals_ : sums of W_ over the patients.
+    static_rates_, phenotype_rates_ : rate of each static fact (mean of a column that is not 0 or 1) in the cohort (P),
+        and among the patients who have each phenotype (P × R); from rounded counts, NaN where these are withheld.
+    static_numeric_ : 1 for static columns of other values than 0 and 1, whose rates are means.
+    shareable_ : whether the model was saved without what too few patients have.
+    rounding_key_ : hash of the data from which reports draw the rounding of counts.
+    warnings_ : what is unusual about the scores, in a sentence each; the fit warned of it.
+    cohort_settings_ : the settings that the cohort was built with by `phenotaste cohort`, else None.
+    cohort_thresholds_ : the quantiles by which its measurements were rated, for new patients; often empty.
     n_patients_, n_visits_, n_short_, n_empty_ : number of patients and visits of the fit, of patients with fewer
         visits than phenotypes, and of patients without any history.
 
@@ -89,25 +120,25 @@ class TASTE(Factorization):
     """
 
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "weights": ("relative", "absolute"),
-        "solver": ("cd", "bpp"),
-        "init": ("nmf", "random", "uniform"),
+        "objective": ("relative", "paper"),
+        "init": ("short_fits", "nmf", "nmf_visits", "random"),
         "dtype": ("float64", "float32"),
         "device": ("cpu", "cuda", "auto"),
     }
-    _amounts: ClassVar[tuple[str, ...]] = ("lam", "mu", "tol")
+    _counts: ClassVar[tuple[str, ...]] = ("rank", "max_iter")
+    _amounts: ClassVar[tuple[str, ...]] = ("lam", "mu", "smooth", "balance", "tol")
 
     def __init__(
         self,
         rank: int = 5,
         *,
-        lam: float = 0.1,
+        objective: Literal["relative", "paper"] = "relative",
+        lam: float = 0.01,
         mu: float = 1.0,
-        weights: Literal["relative", "absolute"] = "relative",
-        normalize: bool = True,
-        solver: Literal["cd", "bpp"] = "cd",
-        init: Literal["nmf", "random", "uniform"] = "nmf",
-        n_init: int = 1,
+        smooth: float = 0.3,
+        balance: float = 0.5,
+        init: Literal["short_fits", "nmf", "nmf_visits", "random"] = "short_fits",
+        n_init: int | None = None,
         max_iter: int = 200,
         tol: float = 1e-5,
         dtype: Literal["float64", "float32"] = "float64",
@@ -120,11 +151,11 @@ class TASTE(Factorization):
         verbose: int = 0,
     ) -> None:
         self.rank = rank
+        self.objective = objective
         self.lam = lam
         self.mu = mu
-        self.weights = weights
-        self.normalize = normalize
-        self.solver = solver
+        self.smooth = smooth
+        self.balance = balance
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
@@ -146,8 +177,8 @@ class TASTE(Factorization):
         >>> from phenotaste import TASTE, simulate
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
         >>> model = TASTE(rank=3, n_init=2, random_state=0).fit(cohort)
-        >>> model.outcome_, round(model.rmse_, 2), round(model.cpi_, 2)
-        ('converged', 0.41, 0.99)
+        >>> model.outcome_, round(model.rmse_, 1), model.cpi_ > 0.95
+        ('converged', 0.4, True)
         """
         self._check_settings()
         engine = self._engine()
@@ -156,7 +187,7 @@ class TASTE(Factorization):
             with self._open(engine, aligned, cohort) as session:
                 writer = self._checkpoint_writer(session, cohort, aligned)
                 session.check_init_memory(self.init)
-                session.check_disk(self.n_init)
+                session.check_disk(self._n_starts())
                 with nullcontext() if writer is None else closing(writer):
                     self._fit(session, writer, cohort, aligned)
         return self
@@ -169,7 +200,10 @@ class TASTE(Factorization):
                 lambda start, rng: self._run_start(start, rng, session, aligned, cohort.shape[1], writer),
                 writer,
             )
-        self._set_fitted(best, cohort, aligned, session.weights)
+        weights = session.weights
+        mean = mean_of_scores(best.patients.W, weights.influence)
+        score_without_history(best.patients.W, aligned, best.model.F, weights.lam, mean)
+        self._set_fitted(best, cohort, aligned, weights)
         if writer is not None:
             writer.complete()
 
@@ -205,14 +239,17 @@ class TASTE(Factorization):
         engine = self._engine()
         with engine.memory_limit():
             aligned = align(cohort, columns_of_fitted(self), engine.allocate)
-            mu = self._patient_weights(aligned.norms, rank)
-            weights = Weights(self.lam_eff_, mu)
+            self._check_sizes(aligned)
+            weights = self._weights(aligned, rank, self.lam_eff_, self._influence(aligned))
             with self._open_session(engine, aligned, weights, rank, len(self.V_)) as session:
                 scored = session.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
-        return as_projection(scored, cohort, aligned, mu)
+        score_without_history(scored.W, aligned, F, self.lam_eff_, self.mean_scores_)
+        return as_projection(scored, cohort, aligned, weights)
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        if self.n_init is not None:
+            check_integer("n_init", self.n_init, min=1)
         if not isinstance(self.checkpoint, Checkpoint | None):
             raise InputError("checkpoint must be None or a phenotaste.engines.Checkpoint.")
         if self.engine is None:
@@ -229,7 +266,7 @@ class TASTE(Factorization):
         """The engine of the settings: `device` is short for one."""
         if self.engine is not None:
             return self.engine
-        if self.device == "cuda" or (self.device == "auto" and self.solver != "bpp" and cuda_available()):
+        if self.device == "cuda" or (self.device == "auto" and not self._paper and cuda_available()):
             return CudaEngine()
         return ThreadEngine()
 
@@ -240,24 +277,60 @@ class TASTE(Factorization):
         """A session for a fit."""
         if self.mu == 0:
             warnings.warn("mu=0 drops the uniqueness term: the phenotypes are then not unique.", stacklevel=3)
-        lam = static_weight(self.lam, self.weights, aligned)
-        weights = Weights(lam, self._patient_weights(aligned.norms, self.rank))
+        influence = self._influence(aligned)
+        lam = float(self.lam)
+        if not self._paper:
+            lam = relative_static_weight(lam, aligned.shard.static, influence)
+        weights = self._weights(aligned, self.rank, lam, influence)
         return self._open_session(engine, aligned, weights, self.rank, cohort.shape[1])
 
     def _open_session(
         self, engine: Engine, aligned: Aligned, weights: Weights, rank: int, n_features: int
     ) -> EngineSession:
-        exact = self.solver == "bpp"
-        n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
         return engine.open(
-            aligned.shard, weights, rank, n_features, exact=exact, dtype=self.dtype, n_jobs=n_jobs
+            aligned.shard,
+            weights,
+            rank,
+            n_features,
+            exact=self._paper,
+            dtype=self.dtype,
+            n_jobs=self._n_threads(),
         )
+
+    @property
+    def _paper(self) -> bool:
+        return self.objective == "paper"
+
+    def _n_starts(self) -> int:
+        if self.n_init is not None:
+            return self.n_init
+        return 1 if self._paper else N_STARTS
 
     def _scored(self, best: loop.Fit, cohort: Cohort) -> Scored:
         return best.patients
 
-    def _patient_weights(self, norms: Array, rank: int) -> Array:
-        return patient_weights(self.mu, self.weights, norms, rank)
+    def _check_sizes(self, aligned: Aligned) -> None:
+        if self._paper:
+            super()._check_sizes(aligned)
+            return
+        for size in aligned.sizes.min(where=aligned.sizes > 0, initial=1.0), aligned.sizes.max(initial=0.0):
+            check_size("visits'", float(size), PATIENT_SIZE_RANGE)
+        check_static_size(aligned)
+
+    def _influence(self, aligned: Aligned) -> Array:
+        return influence_of(0.0 if self._paper else self.balance, aligned)
+
+    def _weights(self, aligned: Aligned, rank: int, lam: float, influence: Array) -> Weights:
+        """The weights of these patients."""
+        if self._paper:
+            return Weights.absolute(lam, self.mu * (aligned.sizes > 0), influence)
+        return relative_weights(aligned, rank, lam, self.mu, self.smooth, influence)
+
+    def _fitted_weights(self) -> Weights:
+        if self._paper:
+            return super()._fitted_weights()
+        tau = self.smooth / len(self.H_)
+        return Weights(self.lam_eff_, tau, True, self.mu_k_, 1 / self.scale_, self.influence_)
 
     def _run_start(
         self,
@@ -271,19 +344,50 @@ class TASTE(Factorization):
         """One fit from its own initialisation, or from where it was interrupted."""
         begin: Model | loop.State | None = None if writer is None else writer.resumed_state(start)
         if begin is None:
-            init = "random" if self.init == "nmf" and start % 2 else self.init
-            begin = init_model(init, aligned.shard, n_features, self.rank, self.normalize, rng)
-            if self.init == "uniform":
+            begin = self._initial_model(rng, session.weights, aligned, n_features)
+            if self._paper:
                 session.init_U_uniform(rng)
             else:
                 session.init_U(begin)
         return loop.fit(
             session,
             begin,
-            normalize=self.normalize,
-            exact=self.solver == "bpp",
+            normalize=not self._paper,
+            exact=self._paper,
             max_iter=self.max_iter,
             tol=self.tol,
             callback=self._progress_callback(start),
             on_iteration=None if writer is None else partial(writer.maybe_write, start),
         )
+
+    def _initial_model(
+        self, rng: np.random.Generator, weights: Weights, aligned: Aligned, n_features: int
+    ) -> Model:
+        if not self._paper and self.init == "short_fits":
+            return best_short_fit(aligned.shard, weights, n_features, self.rank, rng, self._n_threads())
+        kind = "uniform" if self._paper else self.init
+        return init_model(kind, aligned.shard, n_features, self.rank, not self._paper, rng, weights.scale)
+
+    def _n_threads(self) -> int | None:
+        return None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
+
+
+class OpenFit(NamedTuple):
+    """A fit before its first iteration."""
+
+    session: EngineSession  # to be closed by the caller
+    aligned: Aligned
+    model: Model
+
+
+def open_fit(estimator: TASTE, cohort: Cohort, engine: Engine, seed: int = 0) -> OpenFit:
+    """The fit of a cohort on an engine from a random start, for timing its steps."""
+    estimator = TASTE(**{**estimator.get_params(), "engine": None, "device": "cpu", "checkpoint": None})
+    aligned, paper, rng = estimator._read(cohort), estimator._paper, np.random.default_rng(seed)
+    session, kind = estimator._open(engine, aligned, cohort), "uniform" if paper else "random"
+    model = init_model(kind, aligned.shard, cohort.shape[1], estimator.rank, not paper, rng)
+    if paper:
+        session.init_U_uniform(rng)
+    else:
+        session.init_U(model)
+    return OpenFit(session, aligned, model)

@@ -72,10 +72,10 @@ def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
     Examples
     --------
     >>> from phenotaste.validation import check_choice
-    >>> check_choice("solver", "newton", ("cd", "bpp"))
+    >>> check_choice("init", "zeros", ("nmf", "random"))
     Traceback (most recent call last):
         ...
-    phenotaste.errors.InputError: solver='newton' must be one of 'cd', 'bpp'.
+    phenotaste.errors.InputError: init='zeros' must be one of 'nmf', 'random'.
     """
     if not (value is None or isinstance(value, str)) or value not in choices:
         raise InputError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}.")

@@ -172,7 +172,7 @@ def test_recovers_definitions_and_makes_visits_predictable():
     assert regularised.loss_curve_[-1] < 0.9 * regularised.loss_curve_[10]
     # Under the same network the regularised courses have smaller prediction errors, at the cost of a worse fit.
     plain.network_, plain.beta = regularised.network_, 1.0
-    assert regularised.objective(c) < 0.9 * plain.objective(c)
+    assert regularised.own_objective(c) < 0.9 * plain.own_objective(c)
     assert regularised.rmse_ > plain.rmse_
 
 

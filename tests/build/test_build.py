@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.records import event, person, records
 from phenotaste import build
+from phenotaste.build import matrix
 from phenotaste.build.settings import Groups, Settings
 from phenotaste.errors import InputError
 from phenotaste.sources.workspace import Workspace
@@ -191,6 +192,12 @@ def expected_visits(table, times, values):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=some_events, starts=some_starts, chosen=some_settings)
 def test_cohort_matches_the_same_rules_in_pandas(workspace, events, starts, chosen):
+    # Placement in encounters has tests of its own: here, who has encounters has no event without one.
+    with_encounter = {row["patient"] for row in [*events, *(starts or ())] if row["visit"] is not None}
+    events = [
+        row | {"visit": row["visit"] or ("v9" if row["patient"] in with_encounter else None)}
+        for row in events
+    ]
     table, times, steps = slowly(events, starts, chosen)
     others = {} if starts is None else {"visits": starts}
     source = records(workspace, events, PERSONS, **others)
@@ -232,7 +239,8 @@ def test_order_of_the_source_does_not_matter(workspace, events, chosen, order):
         ({"min_visits": 5}, "no patient has at least 5 visits; lower --min-visits."),
         ({"min_patients": 3}, "no feature occurs in at least 3 patients"),
         ({"kinds": ("procedure",)}, "no event is a procedure"),
-        ({"groups": Groups(ccs="single")}, "no code belongs to a group"),
+        ({"groups": Groups(ccs="single")}, "events are in a code group, and the others would be dropped"),
+        ({"groups": Groups(ccs="single", allow_loss=True)}, "no code belongs to a group"),
     ],
 )
 def test_an_empty_cohort_names_the_step(workspace, change, sentence):
@@ -301,11 +309,16 @@ def test_quality_counts_implausible_records(workspace):
             "events_after_death": 1,
             "events_in_the_future": 1,
             "visits_without_codes": 2,
+            "events_with_encounter": 4 if unit == "encounter" else None,
+            "events_covered_by_encounter": 0 if unit == "encounter" else None,
+            "events_near_encounter": 0 if unit == "encounter" else None,
+            "events_by_day": 3 if unit == "encounter" else None,
             "patients": 5,
             "patients_without_events": 2,
             "codes": 1,
             "unmapped_codes": 0,
             "unmapped_events": 0,
+            "coverage": {"diagnosis": {"events": 7, "events_grouped": 7, "codes": 1, "codes_grouped": 1}},
         }
 
 
@@ -316,7 +329,9 @@ def test_unmapped_codes_are_listed_and_kept_on_request(workspace):
         event("b", "2008-01-01", "odd", vocabulary="ICD9CM"),
     ]
     source = records(workspace, events, PERSONS)
-    built = build.cohort(workspace, source, Settings(groups=Groups(ccs="single")))
+    with pytest.raises(InputError, match=r"only 1 of 4 diagnosis events .* \(their vocabularies: ICD9CM\)"):
+        build.cohort(workspace, source, Settings(groups=Groups(ccs="single")))
+    built = build.cohort(workspace, source, Settings(groups=Groups(ccs="single", allow_loss=True)))
     assert built.cohort.feature_names.tolist() == ["Dx_Essential hypertension [98.]"]
     assert built.unmapped[["code", "events"]].to_numpy().tolist() == [["nonsense", 2], ["odd", 1]]
     assert built.quality["unmapped_codes"] == 2
@@ -365,3 +380,89 @@ def test_an_encounter_begins_with_its_start_but_never_after_its_first_event(work
     for unit, days in (("encounter", ["2008-01-03", "2008-02-05"]), ("day", ["2008-01-05", "2008-02-05"])):
         built = build.cohort(workspace, source, Settings(visit=unit))
         assert built.cohort.visit_times.astype("M8[D]").astype(str).tolist() == days
+
+
+def test_a_kind_that_loses_half_of_its_events_is_built_and_one_that_loses_more_is_not(workspace):
+    def source(lost):
+        codes = ["4019"] * 2 + ["nonsense"] * lost
+        events = [event("a", f"2008-01-{n + 1:02}", c, vocabulary="ICD9CM") for n, c in enumerate(codes)]
+        return records(workspace, events, PERSONS)
+
+    settings = Settings(groups=Groups(ccs="single"))
+    assert build.cohort(workspace, source(2), settings).quality["unmapped_events"] == 2
+    with pytest.raises(InputError, match="only 2 of 5 diagnosis events"):
+        build.cohort(workspace, source(3), settings)
+    kept = Settings(groups=Groups(ccs="single", unmapped="keep"))
+    assert build.cohort(workspace, source(3), kept).cohort.n_features == 2
+
+
+def test_concepts_without_a_name_are_a_warning_if_they_are_many(workspace):
+    events = [event("a", f"2008-01-{n + 1:02}", "132397", vocabulary="OMOP") for n in range(2)]
+    built = build.cohort(workspace, records(workspace, events, PERSONS), Settings())
+    assert built.warnings == (
+        "2 of 2 diagnosis events have an OMOP concept that the vocabulary does not name; their features are called by "
+        "its id, such as Dx_132397 [OMOP].",
+    )
+    assert built.cohort.origin["notes"][0] == built.warnings[0]
+    named = [event("a", f"2008-01-{n + 1:02}", "1", vocabulary="X") for n in range(28)]
+    built = build.cohort(workspace, records(workspace, events + named, PERSONS), Settings())
+    assert not built.warnings
+    assert built.notes[-1].startswith("2 of 30 diagnosis events")
+
+
+def test_concept_0_counts_as_lost_also_where_ungrouped_codes_are_kept(workspace):
+    events = [event("a", f"2008-01-{n + 1:02}", "0" if n else "201", vocabulary="OMOP") for n in range(4)]
+    source = records(workspace, events, PERSONS)
+    with pytest.raises(InputError, match=r"only 1 of 4 .*OMOP's concept 0"):
+        build.cohort(workspace, source, Settings(groups=Groups(unmapped="keep")))
+
+
+def test_an_event_counts_once_for_every_group_of_its_code(workspace, tmp_path):
+    table = tmp_path / "groups.csv"
+    table.write_text("code,group\n401,A\n401,B\n402,B\n")
+    events = [
+        event("a", "2008-01-01", "401"),
+        event("a", "2008-01-02", "402"),
+        event("a", "2008-01-02", "403"),
+    ]
+    events.append(event("a", "2008-01-02", "404", kind="medication"))
+    source = records(workspace, events, [person("a")])
+    built = build.cohort(
+        workspace, source, Settings(visit="day", groups=Groups(table=str(table), allow_loss=True))
+    )
+    assert built.cohort.feature_names.tolist() == ["Dx_A", "Dx_B"]
+    assert built.cohort.visits.toarray().tolist() == [[1, 1], [0, 1]]
+    steps = dict(zip(built.attrition["step"], built.attrition["events"], strict=True))
+    assert list(steps.items())[-2:] == [
+        ("in a code group (diagnosis 66.6%, medication 0% of the events)", 2),
+        ("each event once for every group of its code", 3),
+    ]
+    assert built.quality["coverage"] == {
+        "diagnosis": {"events": 3, "events_grouped": 2, "codes": 3, "codes_grouped": 2},
+        "medication": {"events": 1, "events_grouped": 0, "codes": 1, "codes_grouped": 0},
+    }
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3)), min_size=1, max_size=4), min_size=1),
+    st.integers(1, 9),
+)
+def test_visits_are_sorted_in_blocks_of_whole_patients(patients, at_once):
+    """Each visit is (time, number of entries); entries are numbered, so that they are found again."""
+    visits = [(k, time, n) for k, own in enumerate(patients) for time, n in own]
+    indptr = np.concatenate([[0], np.cumsum([n for _, _, n in visits])])
+    entries = np.arange(indptr[-1], dtype=np.int32)
+    times = np.array([time for _, time, _ in visits], "datetime64[us]")
+    owners = np.array([k for k, _, _ in visits], np.int32)
+    order = sorted(range(len(visits)), key=lambda row: visits[row][:2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matrix, "VISITS_PER_SORT", at_once)
+        rows = matrix._sorted_by_time(
+            matrix.Rows(owners, times.copy(), times + 1, indptr.copy(), entries.copy(), 2 * entries)
+        )
+    assert rows.patient.tolist() == owners.tolist()
+    assert rows.time.tolist() == times[order].tolist()
+    assert rows.last.tolist() == (times + 1)[order].tolist()
+    found = [rows.feature[a:b].tolist() for a, b in zip(rows.indptr, rows.indptr[1:], strict=False)]
+    assert found == [list(range(indptr[row], indptr[row + 1])) for row in order]
+    assert (rows.amount == 2 * rows.feature).all()

@@ -1,6 +1,7 @@
 """Static features of a build, the columns of a model, and what a saved build leaves on disk."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -166,7 +167,7 @@ def test_no_record_after_the_window_is_used(workspace):
         fact("a", "2009-12-31", "smoking", "never"),
         fact("a", "2010-01-01", "smoking", "current"),
     ]
-    chosen = Settings(index=Index(codes=("X:index",), window_months=12, gap_months=6, covered=False))
+    chosen = Settings(index=Index(codes=("X:index",), window=12, gap=6, covered=False))
     people = [person("a", "1950-01-01"), person("b", "1950-01-01")]
     built = build.cohort(workspace, records(workspace, events, people, facts=facts), chosen)
     assert built.cohort.feature_names.tolist() == ["Dx_in [X]"]
@@ -184,9 +185,7 @@ def test_no_record_after_the_window_is_used(workspace):
 def test_an_encounter_that_began_before_the_window_is_dated_by_what_lies_inside(workspace):
     events = [event("a", "2009-01-05", "in", visit="v"), event("a", "2010-07-01", "index", visit="w")]
     starts = [{"patient": "a", "visit": "v", "time": at("2008-12-01")}]
-    chosen = Settings(
-        visit="encounter", index=Index(codes=("X:index",), window_months=12, gap_months=6, covered=False)
-    )
+    chosen = Settings(visit="encounter", index=Index(codes=("X:index",), window=12, gap=6, covered=False))
     built = build.cohort(workspace, records(workspace, events, [person("a")], visits=starts), chosen)
     assert built.cohort.visit_times.tolist() == [at("2009-01-05").to_pydatetime()]
 
@@ -264,8 +263,49 @@ def test_a_saved_build_holds_what_a_publication_needs(workspace, tmp_path):
     assert loaded.origin["settings"]["min_visits"] == 2
     assert loaded.origin["quality"]["patients"] == 2
     events = [event("a", "2009-06-01"), event("a", "2010-07-01", "index")]
-    chosen = Settings(index=Index(codes=("X:index",), window_months=24, gap_months=0, covered=False))
+    chosen = Settings(index=Index(codes=("X:index",), window=24, gap=0, covered=False))
     with_index = build.cohort(workspace, records(workspace, events, [person("a")]), chosen)
     with_index.save(tmp_path / "index")
     assert pq.read_table(tmp_path / "index" / "patients.parquet").num_rows == 1
     assert "24 months" in (tmp_path / "index" / "windows.svg").read_text()
+
+
+def test_a_column_of_many_numbers_is_in_bands_by_its_quartiles(workspace):
+    people = [person(f"{k:03}", weight=f"{k / 2 + 50}", unit=str(k % 4)) for k in range(40)]
+    people.append(person("040", weight=None, unit="1"))
+    built = made(workspace, people)
+    bounds = [float(f"{bound:.4g}") for bound in np.quantile(np.arange(40) / 2 + 50, [0.25, 0.5, 0.75])]
+    expected = [np.digitize(k / 2 + 50, bounds) for k in range(40)]
+    names = [f"<{bounds[0]:g}", *(f"{a:g} to {b:g}" for a, b in pairwise(bounds)), f"{bounds[-1]:g}+"]
+    assert levels(built, "weight") == [*(names[band] for band in expected), "missing"]
+    assert set(levels(built, "unit")) == {"0", "1", "2", "3"}  # few numbers are categories
+    assert any(note.startswith("Static column weight is in bands by its quartiles") for note in built.notes)
+    assert built.cohort.origin["learnt"]["static"] == ["weight"]
+
+
+def test_bands_may_be_stated_and_are_those_of_a_model_for_new_patients(workspace):
+    people = [person(f"{k:03}", weight=str(k)) for k in range(40)]
+    stated = made(workspace, people, Settings(static=Static(bands=("weight=10,20.5",))))
+    assert stated.cohort.static_names.tolist() == ["weight=<10", "weight=10 to 20.5", "weight=20.5+"]
+    assert stated.cohort.static.sum(axis=0).tolist() == [10, 11, 19]
+    assert stated.cohort.origin["learnt"]["static"] == []
+    others = [person(f"{k:03}", weight=str(3 * k)) for k in range(40)]
+    model = build.ModelColumns(("Dx_401 [X]",), tuple(stated.cohort.static_names.tolist()))
+    new = made(workspace, others, like=model)
+    assert new.cohort.static.sum(axis=0).tolist() == [4, 3, 33]
+    for bad in ("weight", "weight=", "weight=2,1", "=1", "weight=nan"):
+        with pytest.raises(InputError, match=r"static\.bands"):
+            Static(bands=(bad,))
+
+
+def test_placeholders_of_missing_numbers_and_identifiers_are_not_values(workspace):
+    people = [person(f"{k:03}", height="-1" if k % 2 else str(150 + k), record=str(k)) for k in range(102)]
+    built = made(workspace, people)
+    assert levels(built, "height").count("missing") == 51
+    assert any("record has 102 different values" in note for note in built.notes)
+
+
+def test_ages_in_years_have_the_bands_of_ages(workspace):
+    people = [person("a", age="64.9"), person("b", age="65"), person("c", "1949-01-01"), person("d")]
+    built = made(workspace, people, Settings(static=Static(age_bands=(50, 65))))
+    assert levels(built, "age") == ["50-64", "65+", "50-64", "missing"]

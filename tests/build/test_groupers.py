@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.cohorts import SHARED
-from phenotaste.build import ccs
-from phenotaste.build.ccs import single
-from phenotaste.build.groupers import assign
+from phenotaste.build import ccs, groupers
+from phenotaste.build.ccs import refined, single
 from phenotaste.build.settings import Groups
 from phenotaste.errors import InputError
 from phenotaste.simulate.paper_phenotypes import TEMPORAL_WEIGHTS
@@ -28,6 +27,13 @@ def codes(*rows):
     return pa.table(
         {name: pa.array(column) for name, column in zip(names, zip(*full, strict=True), strict=True)}
     )
+
+
+def assign(table, groups, names=None):
+    """The feature of each code, None without one; only tables of users and CCSR give several."""
+    found = groupers.assign(table, groups, names)
+    assert all(len(several) <= 1 for several in found)
+    return [several[0] if several else None for several in found]
 
 
 def icd9(code, name=None):
@@ -116,6 +122,92 @@ def test_codes_are_found_however_they_are_punctuated_and_never_guessed():
         (None, "4019"),
     ]:
         assert single(vocabulary, code) is None
+
+
+def test_a_category_of_codes_has_the_category_that_all_its_codes_have():
+    for vocabulary, code, number in [
+        ("ICD9CM", "428", "108"),
+        ("ICD9CM", "428.2", "108"),
+        ("ICD9CM", "E880", "2603"),
+        ("ICD10CM", "I50", "108"),
+        ("ICD10CM", "I50.2", "108"),
+    ]:
+        assert single(vocabulary, code)[0] == number
+        numbers = ccs.icd9_numbers() if vocabulary == "ICD9CM" else ccs.icd10_numbers()
+        below = {listed for known, listed in numbers.items() if known.startswith(code.replace(".", ""))}
+        assert below == {number}
+    for vocabulary, code in [("ICD9CM", "250"), ("ICD10CM", "E11"), ("ICD9CM", "42"), ("ICD9CM", "E88")]:
+        assert single(vocabulary, code) is None  # their codes differ, or it is no category
+
+
+def test_codes_newer_than_the_list_take_the_category_above_them():
+    newer = {"N18.31": "158", "F32.A": "657"}
+    assert {code: single("ICD10CM", code)[0] for code in newer} == newer
+    for code in ("U07.1", "I5A", "N18.39X", "I10.9"):  # nothing above, differing, and two that do not exist
+        assert single("ICD10CM", code) is None
+    assert single("ICD9CM", "428.99") is None  # ICD-9-CM has no newer codes
+
+
+def test_refined_categories_have_the_newest_codes_and_those_of_icd9_through_equivalents():
+    wanted = {"U07.1": "INF012", "N18.31": "GEN003", "I5A": "CIR015", "F32.A": "MBD002", "I50": "CIR019"}
+    assert {code: refined("ICD10CM", code) for code in wanted} == wanted
+    assert [refined("ICD9CM", code) for code in ("428.0", "428", "4019")] == ["CIR019", "CIR019", "CIR007"]
+    assert refined("ICD10CM", "I") is refined("SNOMED", "I10") is refined("ICD9CM", "99999") is None
+    assert assign(codes(icd10("U07.1"), icd9("4019"), icd10("X")), Groups(ccs="ccsr")) == [
+        "Dx_INF012 [CCSR]",
+        "Dx_CIR007 [CCSR]",
+        None,
+    ]
+
+
+def test_ahrqs_file_gives_all_refined_categories_and_their_names(write):
+    header = "'ICD-10-CM CODE','ICD-10-CM CODE DESCRIPTION','CCSR CATEGORY 1','CCSR CATEGORY 1 DESCRIPTION',"
+    header += "'CCSR CATEGORY 2','CCSR CATEGORY 2 DESCRIPTION'\n"
+    rows = """'I110',"Hypertensive heart disease",'CIR008',"Hypertension with complications",'CIR019',"Heart failure"
+'I10',"Essential (primary) hypertension",'CIR007',"Essential hypertension",' ',' '
+"""
+    table = codes(icd10("I11.0"), icd10("I10"), icd9("428.0"), icd10("U07.1"))
+    found = groupers.assign(table, Groups(ccs="ccsr", multi3=write(header + rows, "DXCCSR.csv")))
+    assert found == [
+        ("Dx_Hypertension with complications [CIR008]", "Dx_Heart failure [CIR019]"),
+        ("Dx_Essential hypertension [CIR007]",),
+        ("Dx_Heart failure [CIR019]",),
+        ("Dx_INF012 [CCSR]",),
+    ]
+
+
+def test_a_users_table_may_put_a_code_into_several_groups(write):
+    text = "code,group,vocabulary\nI11.0,401,ICD10CM\nI110,428,ICD10CM\nI11.0,428,ICD10CM\n401.9,401,ICD9CM\n"
+    table = codes(icd10("I11.0"), icd9("4019"), icd9("I110"))
+    found = groupers.assign(table, Groups(table=write(text, "phecodes.csv")))
+    assert found == [("Dx_401", "Dx_428"), ("Dx_401",), ()]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        (
+            "ICD9,ICD9 String,PheCode,Phenotype\n4280,CHF,428.1,Congestive heart failure\nI509,,428.2,no ICD-9 code\n",
+            [("Dx_Congestive heart failure [428.1]",), ("Dx_I50.9 [ICD10CM]",)],
+        ),
+        (
+            "phecode,ICD,vocabulary_id\n428.1,428.0,ICD9CM\n428.2,I50.9,ICD10CM\n401,I50.9,ICD10CM\n",
+            [("Dx_428.1 [phecode]",), ("Dx_428.2 [phecode]", "Dx_401 [phecode]")],
+        ),
+        (
+            "icd,flag,phecode,phecode_string\n428.0,9,CV_424,Heart failure\nI50.9,10,CV_424,Heart failure\n",
+            [("Dx_Heart failure [CV_424]",)] * 2,
+        ),
+    ],
+)  # fmt: skip
+def test_phecodes_as_the_phewas_catalog_delivers_them(write, text, labels):
+    table = codes(icd9("428.0"), icd10("I50.9"))
+    assert groupers.assign(table, Groups(table=write(text, "phecodes.csv"))) == labels
+
+
+def test_phecodes_without_a_column_of_codes_are_refused(write):
+    with pytest.raises(InputError, match="has phecodes but no column of codes"):
+        groupers.assign(codes(icd9("428.0")), Groups(table=write("phecode,thing\n428.1,4280\n", "p.csv")))
 
 
 def test_errors_in_ahrqs_labels_are_corrected():
@@ -271,8 +363,6 @@ def test_ahrqs_multi_level_file_is_read_as_it_is(write):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("groups.csv", "code,group\n1,A\n1,B\n", "more than one group"),
-        ("groups.csv", "code,group\n401.9,A\n4019,B\n", "more than one group"),
         ("groups.csv", "code\n1\n", "two columns"),
         ("groups.csv", "", "two columns"),
         ("groups.csv", "code,group\n,\n", "no row"),

@@ -1,9 +1,11 @@
 """Index dates, new onset, label tables and controls on random timelines, and the code sets that name the index."""
 
 import calendar
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -116,8 +118,10 @@ def anchored(workspace, source, index, match=None, notes=None, steps=None, use_l
     finally:
         if steps is not None:
             steps.extend(attrition.steps)
-    rows = table.order_by("patient").to_pyarrow().to_pylist()
-    return rows, inside(compact.events, table).to_pyarrow().to_pylist()
+    rows = table.order_by("row").to_pyarrow().to_pylist()
+    patient_of = {row["row"]: row["patient"] for row in rows}
+    events = inside(compact.events, table).to_pyarrow().to_pylist()
+    return rows, [event | {"patient": patient_of[event["patient"]]} for event in events]
 
 
 def rows_or_none(*arguments, **options):
@@ -148,9 +152,9 @@ def index_days(source, patient):
 
 
 def is_new_case(source, patient, day, index):
-    start = months_earlier(day, index.gap_months + index.window_months)
-    washout = months_earlier(day, index.washout_months)
-    if index.washout_months and not history_reaches(source, patient, washout, day):
+    start = months_earlier(day, index.lengths[1].number + index.lengths[0].number)
+    washout = months_earlier(day, index.lengths[2].number)
+    if index.lengths[2].number and not history_reaches(source, patient, washout, day):
         return False
     return not index.covered or history_reaches(source, patient, start, day)
 
@@ -204,9 +208,9 @@ sources = st.builds(
 indexes = st.builds(
     Index,
     codes=st.just(HEART_FAILURE),
-    window_months=st.sampled_from([1, 6, 12]),
-    gap_months=st.sampled_from([0, 1, 6]),
-    washout_months=st.sampled_from([0, 0, 3, 24]),
+    window=st.sampled_from([1, 6, 12]),
+    gap=st.sampled_from([0, 1, 6]),
+    washout=st.sampled_from([0, 0, 3, 24]),
     covered=st.booleans(),
 )
 
@@ -229,8 +233,8 @@ def test_cases_are_the_first_occurrences_that_meet_every_condition(workspace, so
     expected = {p: day for p, day in first.items() if is_new_case(source, p, day, index)}
     assert {row["patient"]: row["index"] for row in rows} == expected
     for row in rows:
-        end = months_earlier(row["index"], index.gap_months)
-        start = months_earlier(row["index"], index.gap_months + index.window_months)
+        end = months_earlier(row["index"], index.lengths[1].number)
+        start = months_earlier(row["index"], index.lengths[1].number + index.lengths[0].number)
         assert (row["start"].date(), row["end"].date()) == (start, end)
         assert row["start"].time() == row["end"].time() == MIDNIGHT
         assert row["label"] == 1
@@ -272,8 +276,8 @@ def check_control(source, index, match, control, case):
     assert history_reaches(source, p, day, day)
     if index.covered:
         assert history_reaches(source, p, case["start"].date(), day)
-    if index.washout_months:
-        assert history_reaches(source, p, months_earlier(day, index.washout_months), day)
+    if index.lengths[2].number:
+        assert history_reaches(source, p, months_earlier(day, index.lengths[2].number), day)
 
 
 @hypothesis_settings(max_examples=EXAMPLES)
@@ -316,49 +320,54 @@ label_rows = st.builds(
 )
 
 
-def earliest_labels(source):
-    first = {}
+def stated_labels(source, rows="first"):
+    """(patient, day): value of the first label of each patient, or of all; a case takes precedence on a day."""
+    ranks = {}
     for p, t, value in source.labels:
         if t is not None:
             rank = {1.0: 0, 0.0: 1, None: 2}[value]
-            first[p] = min(first.get(p, (date.max, 9)), (t.date(), rank))
-    return {p: (day, [1.0, 0.0, None][rank]) for p, (day, rank) in first.items()}
+            ranks[p, t.date()] = min(rank, ranks.get((p, t.date()), 9))
+    first = {p: min(day for q, day in ranks if q == p) for p, _ in ranks}
+    chosen = {(p, day): rank for (p, day), rank in ranks.items() if rows == "all" or day == first[p]}
+    return {key: [1.0, 0.0, None][rank] for key, rank in chosen.items()}
 
 
 @hypothesis_settings(max_examples=EXAMPLES)
-@given(sources, indexes, label_rows, st.booleans())
+@given(sources, indexes, label_rows, st.booleans(), st.sampled_from(["all", "first"]))
 def test_a_label_table_sets_the_index_and_codes_identify_prior_disease(
-    workspace, source, index, labels, coded
+    workspace, source, index, labels, coded, chosen
 ):
     source.labels = labels
     index = (
         index if coded and any(c in INDEX_ROWS for _, _, c in source.events) else index_without_codes(index)
     )
+    index = replace(index, label_rows=chosen)
     rows = rows_or_none(workspace, source, index)
     expected = {}
     usable = {p for p, _, _ in source.events}
-    for p, (day, value) in earliest_labels(source).items():
+    for (p, day), value in stated_labels(source, chosen).items():
         days = index_days(source, p) if index.codes else []
-        end = months_earlier(day, index.gap_months)
-        washout = months_earlier(day, index.washout_months)
+        end = months_earlier(day, index.lengths[1].number)
+        washout = months_earlier(day, index.lengths[2].number)
         if value == 0:
             dead = source.deaths[p] is not None and source.deaths[p] < day
             sound = not days and not dead and history_reaches(source, p, day, day)
         else:
             sound = not any(d < end for d in days) and not any(washout <= d < day for d in days)
         if p in usable and sound and is_new_case(source, p, day, index):
-            expected[p] = (day, value)
+            expected[p, day] = value
     found = {
-        row["patient"]: (row["index"], None if row["label"] != row["label"] else row["label"]) for row in rows
+        (row["patient"], row["index"]): None if row["label"] != row["label"] else row["label"] for row in rows
     }
     assert found == expected
+    assert sorted(row["row"] for row in rows) == list(range(len(rows)))
 
 
 def index_without_codes(index):
     return Index(
-        window_months=index.window_months,
-        gap_months=index.gap_months,
-        washout_months=index.washout_months,
+        window=index.window,
+        gap=index.gap,
+        washout=index.washout,
         covered=index.covered,
     )
 
@@ -368,8 +377,8 @@ def index_without_codes(index):
 def test_matched_controls_of_a_label_table_are_its_own(workspace, source, index, labels, match):
     source.labels = labels
     rows = rows_or_none(workspace, source, index_without_codes(index), match)
-    stated = earliest_labels(source)
-    zeros = {p for p, (_, value) in stated.items() if value == 0}
+    stated = {p: value for (p, _), value in stated_labels(source).items()}
+    zeros = {p for p, value in stated.items() if value == 0}
     cases = {row["set"]: row for row in rows if row["label"] == 1}
     for row in rows:
         if row["label"] == 0:
@@ -398,7 +407,7 @@ def test_every_condition_is_a_row_of_the_attrition_table(workspace):
     )
     steps, notes = [], []
     rows, _ = anchored(
-        workspace, source, Index(HEART_FAILURE, washout_months=12), Match(ratio=2), steps=steps, notes=notes
+        workspace, source, Index(HEART_FAILURE, washout=12), Match(ratio=2), steps=steps, notes=notes
     )
     assert [(step.step, step.patients, step.events) for step in steps] == [
         ("with an index code", 4, 61 + 61 + 11 + 26),
@@ -420,7 +429,7 @@ def test_a_code_in_the_gap_counts_against_the_wash_out_only(workspace, washout, 
         events=[*timeline(0, *[1] * 60), (0, datetime(2019, 8, 15), 0), *timeline(1, *[1] * 60)],
         labels=[(0, datetime(2019, 10, 15), 1.0), (1, datetime(2019, 10, 15), 0.0)],
     )
-    rows, _ = anchored(workspace, source, Index(HEART_FAILURE, washout_months=washout))
+    rows, _ = anchored(workspace, source, Index(HEART_FAILURE, washout=washout))
     assert [row["label"] for row in rows] == [1.0] * kept + [0.0]
 
 
@@ -432,12 +441,28 @@ def test_a_label_file_is_joined_by_the_sources_own_id(workspace, tmp_path):
     notes = []
     source = Source(n=3, events=[*timeline(1, *[1] * 60), *timeline(2, *[1] * 60)])
     rows, _ = anchored(workspace, source, Index(labels=str(file)), notes=notes)
-    assert [(row["patient"], row["index"], row["label"]) for row in rows] == [
-        (1, date(2019, 6, 30), 1.0),
-        (2, date(2019, 7, 1), 0.0),
-    ]
+    expected = [(1, date(2019, 6, 30), 1.0), (1, date(2020, 1, 1), 1.0), (2, date(2019, 7, 1), 0.0)]
+    assert [(row["patient"], row["index"], row["label"]) for row in rows] == expected
+    assert any(note.startswith("3 index times of 2 patients: each is a row of the cohort") for note in notes)
+    notes = []
+    rows, _ = anchored(workspace, source, Index(labels=str(file), label_rows="first"), notes=notes)
+    assert [(row["patient"], row["index"], row["label"]) for row in rows] == [expected[0], expected[2]]
     assert "1 rows of the label table belong to patients who are not in the data and are ignored." in notes
     assert "1 rows of the label table repeat a patient; the earliest row of each patient is used." in notes
+
+
+@pytest.mark.parametrize(
+    ("value", "labels"), [("value", [1.0]), ("LABEL", [1.0]), ("boolean_value", [1.0]), ("outcome", [None])]
+)
+def test_the_outcome_of_a_label_file_has_one_of_three_names(workspace, tmp_path, value, labels):
+    file = tmp_path / "labels.csv"
+    file.write_text(f"patient,time,{value}\np001,2019-06-30,1\n")
+    notes = []
+    source = Source(n=2, events=timeline(1, *[1] * 60))
+    rows, _ = anchored(workspace, source, Index(labels=str(file)), notes=notes)
+    assert [None if np.isnan(row["label"]) else row["label"] for row in rows] == labels
+    said = "The label table has no column value (label, boolean_value): its patients have no label."
+    assert (said in notes) == (labels == [None])
 
 
 @pytest.mark.parametrize(
@@ -466,8 +491,8 @@ def test_an_invalid_label_file_is_refused_with_a_sentence(workspace, tmp_path, t
             Match(same=("shoe size",)),
             "no column shoe size to match on; choose from: birth",
         ),
-        (Index(HEART_FAILURE, window_months=1200), None, "covers the window"),
-        (Index(HEART_FAILURE, washout_months=1200), None, "wash-out"),
+        (Index(HEART_FAILURE, window=1200), None, "covers the window"),
+        (Index(HEART_FAILURE, washout=1200), None, "wash-out"),
         (Index(HEART_FAILURE), Match(), "no case has a control"),
         (Index(("ICD9CM:250*",)), None, "none of the index codes"),
     ],

@@ -1,14 +1,20 @@
 """Matching: what must hold for every pair, and agreement with a slow version in plain Python."""
 
+import datetime
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.records import event, person, records
+from phenotaste import build
 from phenotaste.build import matching
-from phenotaste.build.matching import Cases, Encounters, People, match
-from phenotaste.build.settings import Match
+from phenotaste.build.matching import Cases, Encounters, People, match, since
+from phenotaste.build.settings import Index, Match, Settings
 from phenotaste.build.windows import Periods
+from phenotaste.errors import InputError
+from phenotaste.sources.workspace import Workspace
 
 ORIGIN = np.datetime64("2020-02-27")  # a leap day lies near
 NAT = np.datetime64("NaT", "D")
@@ -168,3 +174,75 @@ def test_without_candidates_there_are_no_pairs(n_cases):
     if n_cases == 0:
         data = (data[0], data[1]._replace(candidate=np.zeros(2, bool)), *data[2:])
     assert len(match(*data, Match()).case) == 0
+
+
+@given(inputs, settings, st.integers(0, 10**6))
+def test_by_history_the_calendar_of_a_patient_does_not_matter(data, chosen, seed):
+    """Moving all dates of each patient by a number of days of its own moves nothing since its first day."""
+    cases, people, encounters, periods = data
+    n = len(people.birth)
+    first = ORIGIN - np.random.default_rng(seed).integers(0, 30, n)
+    moved = np.random.default_rng(seed + 1).integers(-40_000, 40_000, n)
+    owner = np.repeat(np.arange(n), np.diff(periods.pointer))
+    elsewhere = (
+        Cases(cases.patient, cases.date + moved[cases.patient], cases.history_start + moved[cases.patient]),
+        people._replace(birth=people.birth + moved, death=people.death + moved),
+        Encounters(encounters.patient, encounters.day + moved[encounters.patient]),
+        Periods(periods.pointer, periods.start + moved[owner], periods.end + moved[owner]),
+    )
+    here, there = since(first, *data), since(first + moved, *elsewhere)
+    pairs = match(*here, chosen)
+    assert np.array_equal(pairs, match(*there, chosen))
+    assert list(zip(*pairs, strict=True)) == oracle(*here, chosen)
+
+
+@pytest.fixture
+def workspace():
+    with Workspace(threads=1) as workspace:
+        yield workspace
+
+
+def shifted_hospital(workspace, days):
+    """Two cases of 428 after about a year and three others; `days` moves all dates of a patient."""
+    visits = {"a": (0, 200, 365), "b": (0, 360), "c": (0, 100, 365), "d": (0, 30), "e": (0, 370)}
+    events, people = [], []
+    for name, offsets in visits.items():
+        start = np.datetime64("2008-01-01") + days[name]
+        codes = ["401"] * (len(offsets) - 1) + ["428" if name in "ab" else "250"]
+        times = [str(start + offset) for offset in offsets]
+        events += [
+            event(name, time, code, vocabulary="ICD9CM") for time, code in zip(times, codes, strict=True)
+        ]
+        people.append(person(name, birth=str(start - 60 * 365)))
+    return records(workspace, events, people)
+
+
+def matched_cohort(workspace, days, **options):
+    index = Index(codes=("ICD9CM:428",), covered=False)
+    chosen = Settings(visit="day", index=index, match=Match(ratio=1, **options))
+    return build.cohort(workspace, shifted_hospital(workspace, days), chosen).patients.to_pylist()
+
+
+def test_shifted_patients_have_the_controls_of_unshifted_ones(workspace):
+    none, shifted = (
+        dict.fromkeys("abcde", 0),
+        dict(zip("abcde", (0, 40_000, 9_000, 70_000, 20_000), strict=True)),
+    )
+    wanted = matched_cohort(workspace, none, by="history")
+    assert {row["patient"]: row["match_set"] for row in wanted} == {"a": 0, "b": 1, "c": 0, "e": 1}
+    found = matched_cohort(workspace, shifted, by="history")
+    for row, original in zip(found, wanted, strict=True):
+        moved = original["index_date"] + datetime.timedelta(days=shifted[row["patient"]])
+        wanted_row = (original["patient"], moved, original["match_set"])
+        assert (row["patient"], row["index_date"], row["match_set"]) == wanted_row
+    with pytest.raises(InputError, match=r"no case has a control.*match by history where dates are shifted"):
+        matched_cohort(workspace, shifted)
+
+
+def test_a_source_that_shifts_dates_refuses_to_match_by_them(workspace):
+    source = shifted_hospital(workspace, dict.fromkeys("abcde", 0))._replace(shifted_dates=True)
+    chosen = Settings(index=Index(codes=("ICD9CM:428",)), match=Match())
+    with pytest.raises(
+        InputError, match="cannot be matched by date; match by the time since the first record"
+    ):
+        build.cohort(workspace, source, chosen)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phenotaste.build import window_figure
+from phenotaste.build.durations import add_months
 from phenotaste.build.settings import Index, Match, Settings
-from phenotaste.build.windows import OPEN_END, Periods, inside, known_by_end, months_before, window
+from phenotaste.build.windows import OPEN_END, Periods, inside, known_by_end, window
 from phenotaste.sources.workspace import Workspace
 
 days = st.dates(date(1890, 1, 1), date(2120, 12, 31))
@@ -37,11 +38,11 @@ def workspace():
     ],
 )
 def test_a_month_earlier_is_the_same_day_or_the_last_of_that_month(day, months, expected):
-    assert months_before(np.array([day], "datetime64[D]"), months)[0] == np.datetime64(expected)
+    assert add_months(np.array([day], "datetime64[D]"), -months)[0] == np.datetime64(expected)
 
 
 def test_a_missing_date_stays_missing():
-    assert np.isnat(months_before(np.array(["NaT"], "datetime64[D]"), 6)).all()
+    assert np.isnat(add_months(np.array(["NaT"], "datetime64[D]"), -6)).all()
 
 
 @given(st.lists(days, min_size=1, max_size=40), st.integers(0, 400))
@@ -58,12 +59,12 @@ def test_months_are_those_of_the_database(workspace, dates, months):
     table = ibis.memtable({"n": range(len(dates)), "day": dates}, schema={"n": "int64", "day": "date"})
     earlier = (table.day - ibis.interval(months=months)).cast("date")
     rows = workspace.con.to_pyarrow(table.select("n", earlier=earlier).order_by("n"))
-    assert rows["earlier"].to_pylist() == months_before(np.array(dates, "datetime64[D]"), months).tolist()
+    assert rows["earlier"].to_pylist() == add_months(np.array(dates, "datetime64[D]"), -months).tolist()
 
 
 @given(days, st.integers(1, 60), st.integers(0, 24))
 def test_a_window_ends_no_later_than_its_index_and_has_days(day, length, gap):
-    start, end = window(np.array([day], "datetime64[D]"), Index(window_months=length, gap_months=gap))
+    start, end = window(np.array([day], "datetime64[D]"), Index(window=length, gap=gap))
     assert start[0] < end[0] <= np.datetime64(day)
 
 
@@ -95,8 +96,8 @@ def test_only_records_inside_the_window_are_kept(workspace, rows, ends):
     )
     start = [end - timedelta(days=20) for end in ends[:3]]
     anchors = ibis.memtable(
-        {"patient": [0, 1, 2], "start": start, "end": ends[:3]},
-        schema={"patient": "int32", "start": "date", "end": "date"},
+        {"row": [0, 1, 2], "patient": [0, 1, 2], "start": start, "end": ends[:3]},
+        schema={"row": "int32", "patient": "int32", "start": "date", "end": "date"},
     ).cast({"start": "timestamp(6)", "end": "timestamp(6)"})
 
     def midnight(day):
@@ -119,8 +120,8 @@ def test_the_first_moment_belongs_to_the_window_and_the_end_does_not(workspace):
         {"patient": [0] * 4, "time": times}, schema={"patient": "int32", "time": "timestamp(6)"}
     )
     anchors = ibis.memtable(
-        {"patient": [0], "start": [start], "end": [end]},
-        schema={"patient": "int32", "start": "timestamp(6)", "end": "timestamp(6)"},
+        {"row": [0], "patient": [0], "start": [start], "end": [end]},
+        schema={"row": "int32", "patient": "int32", "start": "timestamp(6)", "end": "timestamp(6)"},
     )
     left = workspace.con.to_pyarrow(inside(events, anchors))["time"].to_pylist()
     assert sorted(left) == [start, end - tick]
@@ -129,7 +130,8 @@ def test_the_first_moment_belongs_to_the_window_and_the_end_does_not(workspace):
 def test_a_fact_without_a_time_was_always_known(workspace):
     facts = ibis.memtable({"patient": [0], "time": [None]}, schema={"patient": "int32", "time": "timestamp"})
     anchors = ibis.memtable(
-        {"patient": [0], "end": [datetime(2020, 1, 1)]}, schema={"patient": "int32", "end": "timestamp"}
+        {"row": [0], "patient": [0], "end": [datetime(2020, 1, 1)]},
+        schema={"row": "int32", "patient": "int32", "end": "timestamp"},
     )
     assert len(workspace.con.to_pyarrow(known_by_end(facts, anchors))) == 1
 
@@ -177,7 +179,7 @@ def test_a_period_without_a_start_is_ignored_and_one_without_an_end_is_open():
     ("gap", "end"), [(6, "6 months before the index date"), (1, "1 month"), (0, "the index date")]
 )
 def test_the_figure_is_valid_deterministic_svg_with_a_description(match, gap, end):
-    settings = Settings(index=Index(("CCS:108",), gap_months=gap, washout_months=12), match=match)
+    settings = Settings(index=Index(("CCS:108",), gap=gap, washout=12), match=match)
     drawn = window_figure.windows(settings)
     root = ElementTree.fromstring(drawn)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"

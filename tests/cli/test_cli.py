@@ -15,8 +15,9 @@ import pytest
 
 from helpers.cli import COMMAND, refused, run
 from phenotaste import TASTE, Cohort, simulate
-from phenotaste.cli import app, options
 from phenotaste.cli import fit as fit_command
+from phenotaste.cli import options
+from phenotaste.cli.app import app
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -61,7 +62,7 @@ def test_help_is_quick_to_load_and_shows_an_example(call):
 
 def test_options_are_the_estimators():
     """The command repeats the values and defaults of the estimator; both must agree."""
-    kinds = {"weights": "Weights", "solver": "Solver", "init": "Init", "dtype": "Dtype"}
+    kinds = {"objective": "Objective", "init": "Init", "dtype": "Dtype", "device": "Device"}
     for name, kind in kinds.items():
         assert tuple(getattr(options, f"{kind}Choice")) == TASTE._choices[name]
     estimator = inspect.signature(TASTE).parameters
@@ -108,7 +109,9 @@ def test_plan_prints_an_estimate_and_writes_nothing(call, workdir):
     done = call("fit", "cohort", "--rank", "2", "--plan", "--json", folder=workdir)
     expected = json.loads(done.stdout)
     assert expected["memory"] > 0
-    assert expected["max_seconds"] == pytest.approx(200 * expected["seconds_per_iteration"])
+    assert expected["max_seconds"] == pytest.approx(
+        4 * 200 * expected["seconds_per_iteration"]
+    )  # four starts
     assert sorted(workdir.iterdir()) == before
     assert "GiB" in call("fit", "cohort", "--plan", folder=workdir).stdout
 
@@ -165,7 +168,7 @@ def test_invalid_input_is_refused_with_one_sentence(call, workdir, arguments, wo
         ["fit", "cohort"],
         ["nonsense"],
         ["fit", "cohort", "--out", "x", "--rank", "five"],
-        ["fit", "cohort", "--out", "x", "--solver", "magic"],
+        ["fit", "cohort", "--out", "x", "--objective", "magic"],
         ["fit", "cohort", "--out", "x", "--seed", "-1"],
     ],
 )
@@ -174,6 +177,23 @@ def test_invalid_usage_is_status_two(call, workdir, arguments):
     assert done.returncode == 2
     assert "Usage: phenotaste" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--weights", "--solver", "--normalize"])
+def test_settings_of_the_first_objective_are_refused_by_name(call, workdir, option):
+    done = call("fit", "cohort", "--out", "x", option, "relative", folder=workdir)
+    assert done.returncode == 2
+    assert f"No such option: {option}" in done.stderr
+
+
+def test_the_objective_of_the_paper_has_one_start(workdir):
+    own = ("--objective", "paper", "--lam", 0.1, "--mu", 0.1, "--max-iter", 4)
+    done = run("fit", "cohort", "--rank", 2, "--out", "m-paper", *own, "--json", folder=workdir)
+    assert json.loads(done.stdout)["iterations"] == 4
+    cohort, model = Cohort.load(workdir / "cohort"), TASTE.load(workdir / "m-paper")
+    assert (model.objective, model._n_starts()) == ("paper", 1)
+    expected = TASTE(2, objective="paper", lam=0.1, mu=0.1, max_iter=4, random_state=0).fit(cohort)
+    np.testing.assert_array_equal(model.V_, expected.V_)
 
 
 def test_scores_are_those_of_transform(workdir):
@@ -189,14 +209,16 @@ def test_scores_are_those_of_transform(workdir):
     )
     for k in (0, 7, 119):
         U = found.U[found.offsets[k] : found.offsets[k + 1]]
-        strength = found.W[k] * np.linalg.norm(U, axis=0)
+        size = found.W[k] * np.linalg.norm(U, axis=0)
         row = scores.iloc[k]
-        np.testing.assert_allclose(row["share_1":"share_3"].astype(float), strength / strength.sum())
-        np.testing.assert_allclose(row["intensity_1":"intensity_3"].astype(float), strength / np.sqrt(len(U)))
+        np.testing.assert_allclose(row["share_1":"share_3"].astype(float), size**2 / np.sum(size**2))
+        np.testing.assert_allclose(row["amount_1":"amount_3"].astype(float), size * found.scale[k])
         assert row["visits"] == len(U)
     np.testing.assert_allclose(scores["loss"].sum(), found.loss)
     courses = pd.read_parquet(workdir / "c.parquet")
-    np.testing.assert_array_equal(courses[["phenotype_1", "phenotype_2", "phenotype_3"]], found.U)
+    owner = np.repeat(np.arange(120), np.diff(found.offsets))
+    sizes = courses[["phenotype_1", "phenotype_2", "phenotype_3"]]
+    np.testing.assert_array_equal(sizes, found.W[owner] * found.U)
     np.testing.assert_array_equal(np.array(courses["time"], "M8[D]"), cohort.visit_times)
     one = courses[courses["patient"] == "patient-0007"]
     assert list(one["visit"]) == list(range(1, len(one) + 1))
@@ -219,7 +241,7 @@ def test_score_counts_unmatched_features_and_flags_short_histories(call, workdir
     assert "Absent features   322 (not in the cohort, set to zero)" in done.stdout
     scores = pd.read_parquet(workdir / "o.parquet")
     assert scores["short_history"].all()
-    empty = scores.iloc[1]["share_1":"intensity_3"]
+    empty = scores.iloc[1]["amount_1":"share_3"]
     assert (empty == 0).all()
 
 

@@ -17,6 +17,8 @@ import pytest
 from helpers import postgres, simulated_cdm
 from helpers.cli import COMMAND, error_line, succeeded
 from helpers.cohorts import SHARED
+from helpers.fhir_files import write_fhir
+from helpers.hospital_files import write_eicu, write_mimic4
 from helpers.source_files import source_tables, write_meds, write_omop, write_synpuf, write_synthea
 from phenotaste import TASTE, Cohort, build
 from phenotaste.build import toml
@@ -26,7 +28,7 @@ from phenotaste.cli.cohort_flags import Flags, settings_of
 from phenotaste.sources import tables
 from phenotaste.sources.workspace import Workspace
 
-SOURCES = ("synpuf", "omop", "meds", "synthea", "tables")
+SOURCES = ("synpuf", "omop", "meds", "synthea", "tables", "mimic4", "eicu", "fhir")
 
 
 def refused(result, *words):
@@ -112,9 +114,28 @@ def test_omop(call, tmp_path, form):
     assert cohort.origin["options"] == {"codes": "standard", "drugs": "auto"}
 
 
+def test_a_missing_vocabulary_is_the_first_thing_said(call, tmp_path):
+    clinical, _ = simulated_cdm.without_vocabulary(simulated_cdm.cdm(n_persons=60, n_events=800))
+    write_omop(tmp_path / "cdm", clinical)
+    printed = succeeded(call("cohort", "omop", "cdm", "--out", "COHORT")).stdout
+    assert "cdm has no concept table" in printed
+    assert printed.index("Features") < printed.index("Warnings") < printed.index("Attrition")
+    record = json.loads(succeeded(call("cohort", "omop", "cdm", "--json", "--out", "AGAIN")).stdout)
+    assert [sentence.partition(":")[0] for sentence in record["warnings"][:1]] == ["cdm has no concept table"]
+    assert "diagnosis events have an OMOP concept that the vocabulary does not name" in record["warnings"][1]
+    refused(
+        call("cohort", "omop", "cdm", "--ccs", "single", "--out", "CCS"),
+        "diagnosis events are in a code group",
+    )
+    unknown = ("--codes", "source", "--source-vocabulary", "ICD-11")
+    refused(
+        call("cohort", "omop", "cdm", *unknown, "--out", "CCS"), "ICD-11 is unknown; use one of ICD, ICD9CM"
+    )
+
+
 def test_omop_groups_select_the_options_of_the_source(call, tmp_path):
     write_omop(tmp_path / "cdm")
-    succeeded(call("cohort", "omop", "cdm", "--ccs", "single", "--atc", 4, "--out", "COHORT"))
+    succeeded(call("cohort", "omop", "cdm", "--ccs", "single", "--atc", 4, "--allow-loss", "--out", "COHORT"))
     cohort = Cohort.load(tmp_path / "COHORT")
     assert cohort.origin["options"] == {"codes": "source", "drugs": "atc4"}
     assert "Dx_Congestive heart failure; nonhypertensive [108.]" in cohort.feature_names
@@ -128,8 +149,9 @@ def test_omop_with_an_atlas_cohort(call, tmp_path):
     line = ("cohort", "omop", "cdm", *population, "--window", 240, "--short-history", "--out", "COHORT")
     succeeded(call(*line))
     settings = toml.from_toml(tmp_path / "COHORT" / "settings.toml")
-    assert settings.index == Index(window_months=240, covered=False)
-    assert len(Cohort.load(tmp_path / "COHORT")) <= 40
+    assert settings.index == Index(window=240, covered=False)
+    cohort = Cohort.load(tmp_path / "COHORT")
+    assert len(set(cohort.groups)) <= 40 < len(cohort)  # a subject is twice in the ATLAS cohort
 
 
 def test_omop_index_codes_may_be_of_a_kind_without_features(call, tmp_path):
@@ -152,7 +174,41 @@ def test_meds_labels_end_the_window(call, tmp_path):
     assert set(cohort.labels) == {0.0, 1.0}
     assert cohort.visit_times.max() < np.datetime64("2010-06-01")
     assert cohort.visit_times.min() >= np.datetime64("2008-06-01")
-    assert toml.from_toml(tmp_path / "COHORT" / "settings.toml").index.gap_months == 0
+    assert toml.from_toml(tmp_path / "COHORT" / "settings.toml").index.gap == "0mo"
+
+
+def test_mimic4(call, tmp_path):
+    write_mimic4(tmp_path / "mimic4")
+    line = ("cohort", "mimic4", "mimic4", "--kinds", "diagnosis,medication,procedure", "--drugs", "ndc")
+    succeeded(call(*line, "--out", "COHORT"))
+    cohort = Cohort.load(tmp_path / "COHORT")
+    assert (len(cohort), cohort.n_visits) == (2, 3)
+    assert "Dx_Essential (primary) hypertension [I10]" in cohort.feature_names
+    assert "Rx_00409610204 [NDC]" in cohort.feature_names
+    assert {"race=white", "sex=male"} <= set(cohort.static_names)
+    assert cohort.origin["options"] == {"drugs": "ndc"}
+
+
+def test_eicu(call, tmp_path):
+    write_eicu(tmp_path / "eicu")
+    line = ("cohort", "eicu", "eicu", "--stays", "unit", "--codes", "icd10", "--ccs", "single")
+    succeeded(call(*line, "--out", "COHORT"))
+    cohort = Cohort.load(tmp_path / "COHORT")
+    assert len(cohort) == 18
+    assert {"Dx_Congestive heart failure; nonhypertensive [108.]", "Rx_heparin"} <= set(cohort.feature_names)
+    assert cohort.origin["options"] == {"stays": "unit", "codes": "icd10"}
+
+
+def test_fhir(call, tmp_path):
+    write_fhir(tmp_path / "bulk")
+    line = ("cohort", "fhir", "bulk", "--medications", "request,statement", "--condition-date", "onset")
+    succeeded(call(*line, "--kinds", "diagnosis,medication,measurement", "--out", "COHORT"))
+    cohort = Cohort.load(tmp_path / "COHORT")
+    assert len(cohort) == 8
+    assert {"Rx_lisinopril 10 MG Oral Tablet [314076]", "Lab_Glucose high [2345-7]"} <= set(
+        cohort.feature_names
+    )
+    assert not any("vancomycin" in name for name in cohort.feature_names)
 
 
 def test_synthea(call, tmp_path):
@@ -192,8 +248,11 @@ def test_the_python_interface_builds_the_same_cohort(call, files):
     assert (one.visits != two.visits).nnz == 0
     np.testing.assert_array_equal(one.static, two.static)
     np.testing.assert_array_equal(one.patient_ids, two.patient_ids)
-    for name in ("attrition.csv", "settings.toml", "quality.json"):
+    for name in ("attrition.csv", "quality.json"):
         assert (files / "COHORT" / name).read_text() == (files / "again" / name).read_text()
+    settings = (files / "COHORT" / "settings.toml").read_text()
+    assert settings.startswith((files / "again" / "settings.toml").read_text())
+    assert settings.count("[source]") == 1  # Python does not know how the records were read
 
 
 # --- settings ----------------------------------------------------------------------------------------------
@@ -219,7 +278,7 @@ def test_flags_override_the_file_and_the_file_the_defaults(tmp_path):
         kinds=("diagnosis",),
         min_visits=7,
         min_patients=2,
-        index=Index(codes=("CCS:108",), window_months=12),
+        index=Index(codes=("CCS:108",), window=12),
         match=Match(ratio=4, same=("sex", "race")),
         static=Static(age_bands=(65, 70, 75, 80, 85)),
     )
@@ -227,7 +286,7 @@ def test_flags_override_the_file_and_the_file_the_defaults(tmp_path):
 
 def test_every_flag_reaches_its_setting(tmp_path):
     flags = Flags(
-        visit=cohort_flags.VisitChoice.WEEK,
+        visit="week",
         values=cohort_flags.ValuesChoice.LOG,
         kinds=["diagnosis,procedure", "medication"],
         ccs=cohort_flags.CcsChoice.MULTI3,
@@ -235,6 +294,7 @@ def test_every_flag_reaches_its_setting(tmp_path):
         groups=tmp_path / "g.csv",
         multi3=tmp_path / "m.csv",
         keep_unmapped=True,
+        allow_loss=True,
         min_patients=3,
         index=["CCS:108", "ICD9CM:428*"],
         labels=tmp_path / "l.csv",
@@ -256,14 +316,14 @@ def test_every_flag_reaches_its_setting(tmp_path):
         min_visits=4,
         min_patients=3,
         implausible="drop",
-        groups=Groups("multi3", 4, str(tmp_path / "g.csv"), str(tmp_path / "m.csv"), "keep"),
-        index=Index(("CCS:108", "ICD9CM:428*"), str(tmp_path / "l.csv"), 12, 1, 24, False),
+        groups=Groups("multi3", 4, str(tmp_path / "g.csv"), str(tmp_path / "m.csv"), "keep", None, True),
+        index=Index(
+            ("CCS:108", "ICD9CM:428*"), str(tmp_path / "l.csv"), window=12, gap=1, washout=24, covered=False
+        ),
         match=Match(ratio=2, same=("sex",)),
         static=Static(columns=("sex", "race"), age_bands=(60, 70)),
     )
-    back = Flags(
-        visit=cohort_flags.VisitChoice.AUTO, ccs=cohort_flags.CcsChoice.NONE, atc=0, static_columns="all"
-    )
+    back = Flags(visit="auto", ccs=cohort_flags.CcsChoice.NONE, atc=0, static_columns="all")
     assert settings_of(back, "synpuf") == Settings(
         kinds=("diagnosis",), static=Static(age_bands=(65, 70, 75, 80, 85))
     )
@@ -379,7 +439,7 @@ def test_a_missing_source_is_invalid_usage(call):
     assert result.returncode == 2
     assert "synpuf" in result.stdout
     assert call("cohort", "tables", "--out", "COHORT").returncode == 2
-    assert call("cohort", "synpuf", "x", "--visit", "hour", "--out", "COHORT").returncode == 2
+    assert call("cohort", "synpuf", "x", "--values", "many", "--out", "COHORT").returncode == 2
     assert call("cohort", "tables", "--events", "E", "--column", "pid", "--out", "COHORT").returncode == 2
     assert call("cohort", "tables", "--events", "E", "--age-bands", "old", "--out", "COHORT").returncode == 2
 
@@ -387,7 +447,7 @@ def test_a_missing_source_is_invalid_usage(call):
 # --- refusals ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", ["synpuf", "omop", "meds", "synthea"])
+@pytest.mark.parametrize("source", ["synpuf", "omop", "meds", "synthea", "mimic4", "eicu", "fhir"])
 def test_a_missing_location(call, source, tmp_path):
     refused(call("cohort", source, "nowhere", "--out", "COHORT"), "nowhere")
     assert os.listdir(tmp_path) == []
@@ -465,9 +525,14 @@ def test_a_wrong_key_in_the_file(call, files):
     )
 
 
-def test_a_folder_that_is_not_a_model(call, files):
-    succeeded(call(*TABLES, "--out", "COHORT"))
-    refused(call(*TABLES, "--like", "COHORT", "--out", "second"), "COHORT")
+def test_the_columns_of_another_cohort_are_used_and_those_of_other_folders_refused(call, files):
+    succeeded(call(*TABLES, "--min-patients", 3, "--out", "COHORT"))
+    result = succeeded(call(*TABLES, "--visit", "week", "--like", "COHORT", "--out", "second"))
+    assert "visit is week (model: day)" in " ".join(result.stderr.split())
+    first, second = (Cohort.load(files / name) for name in ("COHORT", "second"))
+    assert second.feature_names.tolist() == first.feature_names.tolist()
+    assert second.static_names.tolist() == first.static_names.tolist()
+    refused(call(*TABLES, "--like", ".", "--out", "third"), "is not a saved")
 
 
 def test_an_existing_cohort_is_replaced_only_on_request(call, files):

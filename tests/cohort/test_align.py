@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from phenotaste import Cohort, InputError
-from phenotaste.cohort.align import Columns, align, columns_of
+from phenotaste import TASTE, Cohort, InputError
+from phenotaste.cohort.align import Columns, align, columns_of, patients_having
 
 X = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 4.0], [5.0, 0.0, 0.0]])
 A = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -86,3 +86,15 @@ def test_arrays_are_read_only_and_the_cohort_is_unchanged():
         assert not array.flags.writeable
     assert c.visits.data.flags.writeable == writeable
     assert np.array_equal(c.visits.toarray(), X)
+
+
+def test_patients_having_a_feature_are_not_rows():
+    c = Cohort(
+        [[1, 0], [2, 0], [0, 1], [3, 3]], [0, 1, 2, 3, 4], [[1.0], [1], [0], [1]], groups=["a", "a", "b", "a"]
+    )
+    shard = align(c, columns_of(c)).shard
+    temporal, static = patients_having(shard, 2, c.persons)
+    assert (temporal.tolist(), static.tolist()) == ([1, 2], [1])
+    temporal, static = patients_having(shard, 2)
+    assert (temporal.tolist(), static.tolist()) == ([3, 2], [3])
+    assert TASTE(1, max_iter=2).fit(c).feature_patients_.tolist() == [1, 2]

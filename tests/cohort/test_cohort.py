@@ -23,7 +23,7 @@ from phenotaste.errors import InputError
 from phenotaste.storage import tensors
 
 SECRET = "id-4711"
-OPTIONAL = ("static", "visit_times", "feature_names", "static_names", "labels")
+OPTIONAL = ("static", "visit_times", "last_times", "feature_names", "static_names", "labels", "groups")
 
 
 def parts(**changes):
@@ -37,6 +37,8 @@ def parts(**changes):
         "feature_names": ["flu", "gout", "cough"],
         "static_names": ["male", "old"],
         "labels": [1, 0, np.nan],
+        "last_times": np.array(["2020-02-09", "NaT", "2019-01-01"], "M8[D]"),
+        "groups": ["p", SECRET, "p"],
     }
     return given | changes
 
@@ -83,11 +85,15 @@ def cohorts(draw):
         "visit_times": np.arange(n).astype(draw(st.sampled_from(["i8", "f8", "M8[D]", "M8[us]"]))),
         "feature_names": [f"f{j}" for j in range(J)],
         "labels": rng.integers(0, 2, K),
+        "groups": rng.integers(0, 3, K),
     }
     chosen = {name: value for name, value in optional.items() if draw(st.booleans())}
     if "static" in chosen and draw(st.booleans()):
         chosen["static_names"] = ["x", "y", "z"]
-    return Cohort(visits, np.concatenate([[0], np.cumsum(counts)]), **chosen)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    if "visit_times" in chosen and draw(st.booleans()):
+        chosen["last_times"] = (offsets[1:] + 1).astype(chosen["visit_times"].dtype)
+    return Cohort(visits, offsets, **chosen)
 
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -305,6 +311,18 @@ bad_csc.indices = np.array([0, 7, 1, 0], np.int32)
         ({"visit_times": np.array(["2020", "2021", "NaT"], "M8[D]")}, "missing or infinite"),
         ({"visit_times": ["2020-01-01"] * 3}, "visit_times must hold dates"),
         ({"visit_times": pd.to_datetime(["2020-01-01"] * 3, utc=True)}, "visit_times must hold dates"),
+        ({"visit_times": None}, "last_times needs visit_times"),
+        ({"visit_times": [1, 2, 0]}, "must both be dates or both be numbers"),
+        ({"last_times": np.array(["2020-03"] * 2, "M8[D]")}, "last_times has 2 entries for 3 patients"),
+        ({"last_times": ["2020-03"] * 3}, "last_times must hold dates"),
+        (
+            {"last_times": np.array(["2020-01-31"] * 3, "M8[D]")},
+            "before the last visit for the patient at position 0",
+        ),
+        (
+            {"last_times": np.array(["2021"] * 2 + ["NaT"], "M8[D]")},
+            "missing or before the last visit for the patient at",
+        ),
         ({"feature_names": ["a", "b"]}, "feature_names has 2 entries for 3 columns"),
         ({"feature_names": ["a", "b", "a"]}, "feature_names contains 'a' more than once"),
         ({"feature_names": [1, 2, 3]}, "feature_names must hold strings"),
@@ -312,6 +330,8 @@ bad_csc.indices = np.array([0, 7, 1, 0], np.int32)
         ({"labels": [1, 0]}, "labels has 2 entries for 3 patients"),
         ({"labels": ["case", "control", "case"]}, "labels must hold numbers"),
         ({"labels": [1, inf, 0]}, "labels is infinite for the patient at position 1"),
+        ({"groups": ["a", SECRET]}, "groups has 2 entries for 3 rows"),
+        ({"groups": [1.0, 2.0, 3.0]}, "groups must hold integers or strings"),
     ],
 )
 def test_errors_name_the_location_and_the_remedy(changes, words):
@@ -319,7 +339,7 @@ def test_errors_name_the_location_and_the_remedy(changes, words):
 
 
 def test_times_may_restart_with_each_patient():
-    assert cohort(visit_times=[5, 5, 1]).visit_times.tolist() == [5, 5, 1]
+    assert cohort(visit_times=[5, 5, 1], last_times=None).visit_times.tolist() == [5, 5, 1]
 
 
 # --- choosing patients -----------------------------------------------------------------------------------
@@ -440,6 +460,7 @@ def test_summary():
         "empty_visits": 0,
         "cases": 1,
         "controls": 1,
+        "groups": 2,
     }
     assert s.as_dict() == expected
     assert json.loads(json.dumps(s.as_dict())) == expected
@@ -449,6 +470,8 @@ def test_summary():
     assert cohort(labels=[True, False, True]).summary().cases == 2
     assert cohort(visits=[[0, 0, 0], [1, 0, 0], [0, 0, 0]]).summary().empty_visits == 2
     assert "labels" not in str(cohort(labels=None).summary())
+    assert "patients   2 with 3 rows, 1 of them without visits" in str(cohort().summary())
+    assert "patients   3, 1 of them without visits" in str(cohort(groups=None).summary())
 
 
 # --- files -----------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_products(rows, R):
     out = aligned_matrix(R, R)
     multiply_transposed(padded(A), padded(C), R, rows, out)
     np.testing.assert_allclose(out[:R, :R], A.T @ C, rtol=1e-13)
-    add_transposed(padded(A), padded(C), R, rows, out)
+    add_transposed(padded(A), padded(C), R, rows, 1.0, out)
     np.testing.assert_allclose(out[:R, :R], 2 * A.T @ C, rtol=1e-13)
     assert not out[:R, R:].any()
 
@@ -182,13 +182,13 @@ def test_patient_step_matches_the_reference_for_more_than_a_vector_of_phenotypes
     """Short and long histories mixed, so that patients find scratch used by others of another kind."""
     c = cohort(rank, n_patients=14, n_features=40, n_static=30, visits=(0, 40))
     engine, model = after_iterations(c, rank, False)
-    lam, mu = engine.weights
     before = engine.U.copy()
     sums = engine.step(model)
     expected = [np.zeros_like(part) for part in sums]
     for k, (X, a) in enumerate(dense(c)):
         rows = slice(c.offsets[k], c.offsets[k + 1])
-        U, _, addends = reference.patient_step(X, a, before[rows], model, lam, mu[k], False)
+        terms = reference.terms_of(engine.weights, k)
+        U, _, addends = reference.patient_step(X, a, before[rows], model, terms)
         np.testing.assert_allclose(engine.U[rows], U, rtol=1e-8, atol=1e-8)
         expected = [total + part for total, part in zip(expected, addends, strict=True)]
     for got, want in zip(sums, expected, strict=True):
@@ -206,14 +206,15 @@ def test_scores_of_a_patient_do_not_depend_on_other_patients(rank):
 
 def test_sums_with_singular_H():
     """H of rank one has no inverse, so that Q itself has to be summed."""
-    c = Cohort(np.abs(np.random.default_rng(0).standard_normal((3, 6))), [0, 1, 2, 3])
+    c = Cohort(np.abs(np.random.default_rng(0).standard_normal((6, 6))), [0, 2, 4, 6])
     engine, model = after_iterations(c, 3, False)
-    lam, mu = engine.weights
     model = model._replace(H=np.tile(model.H[:, :1], 3))
     before = engine.U.copy()
     sums = engine.step(model)
     want = sum(
-        reference.patient_step(X, a, before[k : k + 1], model, lam, mu[k], False)[2].QU
+        reference.patient_step(X, a, before[2 * k : 2 * k + 2], model, reference.terms_of(engine.weights, k))[
+            2
+        ].QU
         for k, (X, a) in enumerate(dense(c))
     )
     np.testing.assert_allclose(sums.QU, want, rtol=0, atol=1e-8 * np.abs(want).max())

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.cohorts import cohort, cohorts
+from helpers.fits import start_fit
+from phenotaste import Cohort
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
-from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import SumsAccumulator, tree_reduce
 from phenotaste.core.model_step import model_step
 from phenotaste.core.records import Model, Scored, Sums, Weights
@@ -20,14 +21,8 @@ from phenotaste.engines.threads import ThreadEngine
 OPTIONS = {"normalize": True, "exact": False, "tol": 0.0}
 
 
-def begin(c, rank=3):
-    aligned = align(c, columns_of(c))
-    engine = ThreadEngine().open(
-        aligned.shard, Weights(0.1, aligned.norms / rank), rank, c.shape[1], n_jobs=1
-    )
-    model = init_model("random", aligned.shard, c.shape[1], rank, True, np.random.default_rng(0))
-    engine.init_U(model)
-    return engine, model
+def begin(c, weights="unit"):
+    return start_fit(c, 3, weights=weights)
 
 
 def assert_equal(one, other):
@@ -38,11 +33,11 @@ def assert_equal(one, other):
 
 
 @settings(max_examples=15)
-@given(c=cohorts, stop=st.integers(1, 7))
-def test_a_fit_resumed_from_any_state_ends_as_if_it_had_never_stopped(c, stop):
-    engine, model = begin(c)
+@given(c=cohorts, stop=st.integers(1, 7), weights=st.sampled_from(["unit", "absolute"]))
+def test_a_fit_resumed_from_any_state_ends_as_if_it_had_never_stopped(c, stop, weights):
+    engine, model = begin(c, weights)
     uninterrupted = loop.fit(engine, model, max_iter=8, **OPTIONS)
-    engine, model = begin(c)
+    engine, model = begin(c, weights)
     states = []
 
     def record(state):
@@ -51,7 +46,7 @@ def test_a_fit_resumed_from_any_state_ends_as_if_it_had_never_stopped(c, stop):
             states.append((state, Snapshot({}, arrays)))
 
     loop.fit(engine, model, max_iter=8, on_iteration=record, **OPTIONS)
-    (state, snapshot), (other, _) = states[0], begin(c)
+    (state, snapshot), (other, _) = states[0], begin(c, weights)
     assert other.restore(snapshot)
     assert_equal(loop.fit(other, state, max_iter=8, **OPTIONS), uninterrupted)
 
@@ -77,19 +72,19 @@ def test_a_fit_is_made_of_its_two_steps():
 class Falling:
     """A session whose objectives are given in advance."""
 
-    weights = Weights(0.0, np.zeros(1))
+    weights = Weights.absolute(0.0, np.zeros(1))
 
     def __init__(self, *losses):
         self.losses = list(losses)
 
     def step(self, model, beta):
-        return Sums.zeros(1, 0, 1)._replace(scalars=np.array([2 * self.losses.pop(0), 0.0, 0.0, 0.0]))
+        return Sums.zeros(1, 0, 1)._replace(scalars=np.array([2 * self.losses.pop(0), 0.0, 0.0, 0.0, 0.0]))
 
     def undo(self):
         raise AssertionError("nothing was to be undone")
 
     def score(self, model):
-        return Scored.unscored(np.zeros((1, 1)), np.zeros((1, 1)))
+        return Scored.allocate(np.zeros((1, 1)), np.zeros((1, 1)))
 
 
 def test_rebuilt_courses_may_raise_the_objective_once_and_do_not_end_the_fit():
@@ -177,6 +172,14 @@ def test_blocks_are_cut_by_the_data_alone():
     edges = block_edges(aligned.shard, 11, 3)
     assert (edges[0], edges[-1]) == (0, 50)
     for n_jobs in (1, 3):
-        weights = Weights(0.1, aligned.norms)
+        weights = Weights.absolute(0.1, aligned.norms)
         session = ThreadEngine().open(aligned.shard, weights, 3, c.shape[1], n_jobs=n_jobs)
         assert [block.first for block in session.blocks] == edges[:-1].tolist()
+
+
+def test_blocks_of_patients_with_a_history_do_not_depend_on_the_others():
+    c = cohort(1, n_patients=50, visits=(1, 9), density=0.9)
+    counts = np.insert(np.diff(c.offsets), [0, 20, 20, 50], 0)
+    more = Cohort(c.visits, np.concatenate([[0], np.cumsum(counts)]))
+    edges = [block_edges(align(x, columns_of(x)).shard, 11, 3) for x in (c, more)]
+    assert [c.offsets[edge] for edge in edges[0]] == [more.offsets[edge] for edge in edges[1]]

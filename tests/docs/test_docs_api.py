@@ -26,6 +26,7 @@ REFERENCE = ROOT / "docs" / "reference"
 PUBLIC = {
     "phenotaste.cohort": ["Cohort", "CohortSummary", "PatientIndexError", "check_cohort"],
     "phenotaste.taste": ["TASTE", "Projection"],
+    "phenotaste.courses": ["course_features"],
     "phenotaste.metrics": ["cpi", "dissimilarity", "matched_similarity", "objective", "rmse", "similarity"],
     "phenotaste.simulate": ["Truth", "ehr", "heart_failure", "recovery"],
     "phenotaste.selection": ["Selection", "select"],
@@ -39,13 +40,17 @@ PUBLIC = {
     "phenotaste.report": ["FitSummary", "fit_summary", "write"],
     "phenotaste.report.scores": ["Scoring", "write_scores"],
     "phenotaste.review": ["Comparison", "Decision", "Group", "Review", "Reviewed", "compare", "fingerprint"],
-    "phenotaste.disclosure": ["Gate", "Suppressed", "rounded"],
+    "phenotaste.disclosure": ["Gate", "Suppressed", "rounded", "rounding_key"],
+    "phenotaste.shareable": ["Dropped", "shareable_copy"],
     "phenotaste.build": ["Built", "ModelColumns", "cohort"],
-    "phenotaste.build.settings": ["Groups", "Index", "Match", "Settings", "Static"],
+    "phenotaste.build.settings": ["Groups", "Index", "Match", "Settings", "SourceOptions", "Static"],
     "phenotaste.sources.meds": ["read"],
     "phenotaste.sources.omop": ["read", "redacted"],
     "phenotaste.sources.records": ["Records"],
     "phenotaste.sources.synpuf": ["read"],
+    "phenotaste.sources.eicu": ["read"],
+    "phenotaste.sources.fhir": ["read"],
+    "phenotaste.sources.mimic4": ["read"],
     "phenotaste.sources.synthea": ["read"],
     "phenotaste.sources.tables": ["read"],
     "phenotaste.sources.workspace": ["Workspace"],
@@ -59,11 +64,23 @@ PUBLIC = {
 }  # fmt: skip
 CONSTANTS = {
     "phenotaste.selection": ["RULES"],
+    "phenotaste.sources.eicu": ["STAYS", "CODES"],
+    "phenotaste.sources.fhir": ["DATES", "MEDICATIONS"],
+    "phenotaste.sources.meds": ["DRUGS"],
+    "phenotaste.sources.mimic4": ["DRUGS", "DRUG_TYPES"],
     "phenotaste.sources.omop": ["CODES", "DRUGS"],
     "phenotaste.studies": ["NAMES"],
 }
 # Methods used only by other parts of the package.
-INTERNAL = {"Evaluation.save", "Selection.save", "Workspace.ingest", "Workspace.materialise"} | {
+INTERNAL = {
+    "Evaluation.save",
+    "Selection.save",
+    "Workspace.confine",
+    "Workspace.ingest",
+    "Workspace.materialise",
+    "Workspace.materialise_sql",
+    "Workspace.read_files",
+} | {
     f"{engine}.{method}"
     for engine in ("CudaEngine", "DaskEngine", "DiskEngine", "ThreadEngine")
     for method in ("allocate", "memory_limit", "open")

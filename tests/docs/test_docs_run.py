@@ -13,7 +13,7 @@ def test_everything_on_the_page_runs(page, tmp_path):
     run_page(page, tmp_path, SETUP.get(str(page.relative_to(ROOT))))
 
 
-@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"])
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"])
 def test_commands_on_other_pages_exist(name):
     for command in inline_commands(ROOT / name):
         check_line(command, strict=False)

@@ -45,7 +45,12 @@ def test_the_site_builds_without_a_warning_and_has_every_page(site):
     built = {str(file.relative_to(site).with_suffix("")) for file in site.rglob("*.html")}
     pages = {name_of(page).removeprefix("docs/").removesuffix(".md") for page in PAGES}
     assert {page.replace("README", "index") for page in pages} <= built
-    assert {"project/changelog", "project/contributing", "project/benchmarks/index"} <= built
+    assert {
+        "project/changelog",
+        "project/contributing",
+        "project/security",
+        "project/benchmarks/index",
+    } <= built
 
 
 @pytest.mark.parametrize("page", LINKING, ids=name_of)
@@ -139,7 +144,7 @@ class Quiet(SimpleHTTPRequestHandler):
 def test_the_page_of_commands_has_every_option_of_every_command(site):
     import typer.main
 
-    from phenotaste.cli import app
+    from phenotaste.cli.app import app
 
     text = (site / "reference" / "cli.html").read_text(encoding="utf-8")
 

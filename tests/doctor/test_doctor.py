@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phenotaste.cli.doctor import core_lines, gpu_line, machine_lines, print_report
+from phenotaste.core.kernels import kernel_cache
 from phenotaste.doctor import bug_report, packages, probes
 from phenotaste.doctor.packages import Extra, Requirement
 from phenotaste.doctor.report import DoctorReport
@@ -162,14 +163,17 @@ def test_a_missing_module_is_named(tmp_path, monkeypatch):
     assert not report(core=result).works
 
 
-def test_no_writable_folder_for_kernels(tmp_path, monkeypatch):
-    """The error of numba where neither the package's folder nor the user's is writable."""
-    words = "cannot cache function 'f': no locator available for file '/home/ann/x.py'"
-    (tmp_path / "numba.py").write_text(f"raise RuntimeError({words!r})")
-    monkeypatch.syspath_prepend(tmp_path)
-    result = probes.run_probe("import")
-    assert core_lines(result) == [("Core", "no cache: there is no writable folder for compiled kernels")]
-    assert "export NUMBA_CACHE_DIR=FOLDER" in dict(report(core=result).advice)["kernels"]
+@pytest.mark.parametrize(("folder", "location"), [("a", "temporary"), (None, "memory")])
+def test_no_writable_folder_for_kernels(folder, location, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "CACHE", folder is not None)
+    folders = {f"/tmp/{kernel_cache.FOLDER}-7/{folder}"} if folder else set()
+    found = probes.cache_location(folders)
+    assert found == location
+    kernels = {"location": found, "cached": False, "loaded": 0, "compiled": 3}
+    result = report(core={"state": "works", "kernels": kernels, "seconds": 1.0})
+    assert result.works
+    assert ("kernels" in dict(result.advice)) == (location == "memory")
+    assert dict(core_lines(result.core))["Kernels"].startswith("compiled just now, cached ")
 
 
 def test_a_failing_trial_fit_is_reported(monkeypatch):
@@ -361,9 +365,9 @@ def test_completion_in_a_shell(tmp_path):
 def test_completion_imports_nothing_heavy(shell):
     settings = {
         "_PHENOTASTE_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": "phenotaste fit --solver ",
+        "COMP_WORDS": "phenotaste fit --objective ",
         "COMP_CWORD": "3",
-        "_TYPER_COMPLETE_ARGS": "phenotaste fit --solver ",
+        "_TYPER_COMPLETE_ARGS": "phenotaste fit --objective ",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     done = subprocess.run(
@@ -372,7 +376,7 @@ def test_completion_imports_nothing_heavy(shell):
         text=True,
         env=os.environ | settings,
     )
-    assert {"cd", "bpp"} <= set(re.findall(r"\w+", done.stdout)), done.stderr[-500:]
+    assert {"relative", "paper"} <= set(re.findall(r"\w+", done.stdout)), done.stderr[-500:]
     assert not HEAVY & imported(done.stderr)
 
 

@@ -18,7 +18,17 @@ from phenotaste.errors import InputError
 from phenotaste.review import Review, fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-PARTS = ("offsets", "static", "patient_ids", "visit_times", "feature_names", "static_names", "labels")
+PARTS = (
+    "offsets",
+    "static",
+    "patient_ids",
+    "visit_times",
+    "last_times",
+    "feature_names",
+    "static_names",
+    "labels",
+    "groups",
+)
 TIMES = {"none": None, "days": "M8[D]", "seconds": "M8[s]", "numbers": "f8", "steps": "i4"}
 
 
@@ -37,10 +47,11 @@ def same(found, expected):
 def dressed(cohort, times="days", named=True, ids=None, labels=None, float32=False):
     """The cohort with everything else that one may have; names hold what files and tables trip over."""
     visits, dtype = cohort.visits, TIMES[times]
-    moments = None
+    moments = last = None
     if dtype is not None:
         moments = np.concatenate([np.arange(n) for n in cohort.visit_counts]).astype(np.int64) * 3 + 14_000
         moments = moments.astype(dtype)
+        last = (np.arange(len(cohort)) + 90_000).astype(dtype)
     names = [f"code/{j}" for j in range(cohort.n_features)]
     return Cohort(
         visits.astype(np.float32) if float32 else visits,
@@ -48,11 +59,13 @@ def dressed(cohort, times="days", named=True, ids=None, labels=None, float32=Fal
         cohort.static,
         patient_ids=ids,
         visit_times=moments,
+        last_times=last,
         feature_names=names if named else None,
         static_names=["visits", "label", "a/b", "a|b"][: cohort.n_static]
         if named and cohort.n_static
         else None,
         labels=labels,
+        groups=None if labels is None else ids if ids is not None else np.arange(len(cohort)) // 2,
         allow_negative=cohort.allow_negative,
         origin={"source": "simulated", "steps": [1, None]} if named else None,
     )
@@ -144,7 +157,7 @@ def test_scores_and_definitions_of_a_model(cohort, model, tmp_path):
         assert about["method"] == "TASTE"
         assert adata.uns["phenotaste"]["version"] == __version__
         assert about["settings"]["rank"] == 3
-        assert about["settings"]["lam"] == 0.1
+        assert about["settings"]["lam"] == model.lam
         assert not {"engine", "callback", "n_jobs", "verbose"} & set(about["settings"])
         assert about["figures"]["rmse"] == pytest.approx(model.rmse_)
         assert list(about["phenotypes"]) == ["Phenotype 1", "Phenotype 2", "Phenotype 3"]

@@ -73,7 +73,7 @@ def test_a_threshold_with_few_members_is_reported(call, place, tmp_path):
 
 
 def test_omop_cohort_as_a_process_of_its_own(place, tmp_path):
-    by = ("--by", "intensity", "--threshold", "1.5", "--first-id", 70)
+    by = ("--by", "amount", "--threshold", "1.5", "--first-id", 70)
     done = run(
         "export",
         "model",
@@ -94,12 +94,12 @@ def test_omop_cohort_as_a_process_of_its_own(place, tmp_path):
     assert [os.path.basename(file) for file in record["files"]] == sorted(os.listdir(tmp_path / "o"))
     rows = pd.read_csv(tmp_path / "o" / "cohort.csv")
     found = find_members(
-        TASTE.load(place / "model"), Cohort.load(place / "cohort"), Rule("intensity", 1.5)
+        TASTE.load(place / "model"), Cohort.load(place / "cohort"), Rule("amount", 1.5)
     ).members
     counts = rows.groupby("cohort_definition_id").size().reindex([70, 71, 72], fill_value=0)
     assert counts.tolist() == found.sum(axis=0).tolist()
-    shown = [n if n == 0 or 11 <= n <= 69 or n == 80 else None for n in counts.tolist()]
-    assert record["members"] == shown
+    # Rounded at random to a multiple of 5.
+    assert all(abs(n - count) < 5 and n % 5 == 0 for n, count in zip(record["members"], counts, strict=True))
 
 
 def test_anndata(call, place, tmp_path):

@@ -15,7 +15,7 @@ from phenotaste.engines import Checkpoint, DiskEngine, EngineSession, ThreadEngi
 from phenotaste.engines.threads import ThreadSession
 from phenotaste.errors import InputError
 
-OPTIONS = {"rank": 4, "max_iter": 10, "tol": 0, "random_state": 0}
+OPTIONS = {"rank": 4, "n_init": 1, "max_iter": 10, "tol": 0, "random_state": 0}
 
 
 def in_memory(folder, **options):
@@ -68,9 +68,9 @@ def test_it_resumes_from_the_last_checkpoint_to_the_same_bits(
 
 @engines
 @pytest.mark.parametrize("after", [9, 15, 27])
-@pytest.mark.parametrize("init", ["nmf", "uniform"])
-def test_with_several_starts_the_best_so_far_is_restored(patients, engine, after, init, tmp_path):
-    options = {"n_init": 3, "init": init}
+@pytest.mark.parametrize("objective", ["relative", "paper"])
+def test_with_several_starts_the_best_so_far_is_restored(patients, engine, after, objective, tmp_path):
+    options = {"n_init": 3, "objective": objective}
     expected = TASTE(**OPTIONS | options).fit(patients)
     interrupt(patients, engine(tmp_path / "work"), after, **options)
     found, iterations, _ = resume(patients, engine(tmp_path / "work", resume=True), **options)
@@ -248,7 +248,9 @@ def test_a_new_fit_does_not_overwrite_a_checkpoint(patients, engine, tmp_path):
 
 @engines
 @pytest.mark.parametrize(
-    "other", [{"rank": 3}, {"lam": 0.2}, {"random_state": 1}, {"solver": "bpp"}], ids=str
+    "other",
+    [{"rank": 3}, {"lam": 0.2}, {"random_state": 1}, {"smooth": 0.1}, {"objective": "paper"}],
+    ids=str,
 )
 def test_another_fit_is_not_resumed(patients, engine, other, tmp_path):
     interrupt(patients, engine(tmp_path / "work"), 5)

@@ -1,11 +1,13 @@
 """The patient step on a real GPU, beside the CPU's; `make gpu` runs these where there is one."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from helpers.cohorts import cohort
 from helpers.fits import start_fit
-from phenotaste import TASTE, InputError, metrics, simulate
+from phenotaste import TASTE, Cohort, InputError, metrics, simulate
 from phenotaste.core import loop
 from phenotaste.core.model_step import model_step
 from phenotaste.engines import Checkpoint
@@ -35,17 +37,15 @@ def alike(sums, expected, rtol):
 
 
 def degenerate(rank, seed=0):
-    """Ragged patients, histories longer than a tile and shorter than the rank.
-
-    None is empty: with fewer static features than phenotypes those have more than one best score.
-    """
-    return cohort(seed, n_patients=150, n_features=60, n_static=8, visits=(2, 150), density=0.08)
+    """Ragged patients, some empty, histories shorter than the rank and too long for the scratch."""
+    longest = 150 if rank < 64 else 450
+    return cohort(seed, n_patients=150, n_features=60, n_static=8, visits=(0, longest), density=0.08)
 
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_steps_are_those_of_the_cpu(rank):
     c = degenerate(rank)
-    here, there, model = both(c, rank)
+    here, there, model = both(c, rank, balance=0.5)
     np.testing.assert_allclose(courses(there), here.U, rtol=1e-5, atol=1e-6)
     for n in range(3):
         beta = 0.5 if n else 0.0
@@ -59,7 +59,11 @@ def test_steps_are_those_of_the_cpu(rank):
         assert all(np.isfinite(factor).all() for factor in other)
     here.set_U(courses(there).astype(float))
     expected, found = here.score(model), there.score(model)
-    np.testing.assert_allclose(found.loss.sum(0), expected.loss.sum(0), rtol=1e-7)
+    total = expected.loss.sum(0)
+    np.testing.assert_allclose(found.loss.sum(0), total, rtol=1e-7, atol=1e-9 * total.sum())
+    for name in ("visit_error", "static_error", "cp_gap", "present_gap", "present_size"):
+        one, other = getattr(found, name), getattr(expected, name)
+        np.testing.assert_allclose(one.sum(), other.sum(), rtol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("rank", [1, 10, 40, 128])
@@ -81,7 +85,7 @@ def test_fifty_iterations_reach_the_same_objective_without_rising(rank):
     here, there, model = both(c, rank)
     options = {"normalize": True, "exact": False, "max_iter": 50, "tol": 0.0}
     expected, found = loop.fit(here, model, **options), loop.fit(there, model, **options)
-    assert found.losses[-1] == pytest.approx(expected.losses[-1], rel=1e-4)
+    assert found.losses[-1] == pytest.approx(expected.losses[-1], rel=1e-5)
     there.init_U(model)
     losses = []
     for _ in range(50):  # plain steps, of which none is ever undone
@@ -123,10 +127,13 @@ def test_the_estimator():
     c, _ = simulate.ehr(800, random_state=3)
     here = TASTE(6, random_state=0, n_init=2).fit(c)
     there = TASTE(6, random_state=0, n_init=2, device="cuda").fit(c)
-    assert there.loss_curve_[-1] == pytest.approx(here.loss_curve_[-1], rel=1e-3)
+    assert there.loss_curve_[-1] == pytest.approx(
+        here.loss_curve_[-1], rel=1e-4
+    )  # their last iterations may differ
     assert there.loss_curve_[-1] == pytest.approx(metrics.objective(there, c), rel=1e-8)
     assert there.rmse_ == pytest.approx(metrics.rmse(there, c), rel=1e-6)
     assert there.cpi_ == pytest.approx(metrics.cpi(there), rel=1e-5)
+    assert there.cpi_present_ == pytest.approx(metrics.present_cpi(there, c), rel=1e-5)
     assert (there.n_short_, there.n_empty_) == (here.n_short_, here.n_empty_)
 
 
@@ -140,18 +147,28 @@ def test_projection_agrees_and_does_not_depend_on_other_patients():
     np.testing.assert_array_equal(alone, there.W[[0, 17, 499]])
 
 
-def test_auto_selects_the_gpu_and_bpp_stays_on_the_cpu():
+def test_auto_selects_the_gpu_and_the_papers_objective_stays_on_the_cpu():
     c = cohort(1)
     TASTE(2, device="auto", max_iter=3).fit(c)
-    TASTE(2, device="auto", solver="bpp", max_iter=3).fit(c)
+    TASTE(2, device="auto", objective="paper", max_iter=3).fit(c)
     with pytest.raises(InputError, match="CPU only"):
-        TASTE(2, device="cuda", solver="bpp").fit(c)
+        TASTE(2, device="cuda", objective="paper").fit(c)
 
 
-def test_the_papers_uniform_start():
-    c, _ = simulate.ehr(400, random_state=5)
-    fitted = TASTE(4, device="cuda", init="uniform", random_state=0, max_iter=30).fit(c)
-    assert np.isfinite(fitted.loss_curve_).all()
+@pytest.mark.parametrize("rank", [3, 40])
+def test_short_and_long_histories_leave_unit_columns(rank):
+    """Every number of threads per visit, also where one column is all a sweep has."""
+    lengths = np.concatenate([np.arange(1, 140), [300, 1000]])
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    c = Cohort((rng.random((offsets[-1], 50)) < 0.1).astype(float), offsets)
+    here, there, model = both(c, rank)
+    model.V[:, 1:] = 0  # only one phenotype can have a score
+    alike(there.step(model), here.step(model), rtol=2e-5)
+    U = courses(there)
+    norms = [np.linalg.norm(U[first:last], axis=0) for first, last in pairwise(offsets)]
+    np.testing.assert_allclose(norms, 1, rtol=1e-6)
+    np.testing.assert_allclose(U, here.U, rtol=1e-3, atol=1e-5)
 
 
 def test_an_interrupted_fit_resumes_to_the_same_bits(tmp_path):

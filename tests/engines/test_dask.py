@@ -11,11 +11,11 @@ from sklearn.base import clone
 
 from helpers import cohorts
 from helpers.clusters import files_under, local_cluster
-from helpers.fits import assert_same
+from helpers.fits import assert_same, assert_same_projection, start_fit
 from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 
-SETTINGS = {"rank": 4, "max_iter": 8, "tol": 0, "random_state": 0}
+SETTINGS = {"rank": 4, "n_init": 1, "max_iter": 8, "tol": 0, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,10 @@ def test_bits_do_not_depend_on_the_number_of_workers(cohort, by_threads, tmp_pat
 @pytest.mark.parametrize(
     "options",
     [
-        {"rank": 3, "init": "uniform", "dtype": "float32", "normalize": False},
-        {"rank": 3, "init": "uniform", "solver": "bpp", "weights": "absolute"},
+        {"rank": 3, "objective": "paper"},
+        {"rank": 3, "objective": "paper", "dtype": "float32"},
+        {"rank": 3, "init": "random", "dtype": "float32", "balance": 1.0, "smooth": 2.0},
+        {"rank": 3, "smooth": 0.0, "mu": 0.1, "lam": 1.0, "balance": 0.5},
         {"rank": 17, "max_iter": 4},
         {"rank": 8, "max_iter": 12},  # whole vectors: nothing is padded, so nothing is copied on the way
         {"rank": 2, "n_init": 3, "max_iter": 5},
@@ -52,9 +54,18 @@ def test_every_setting_gives_the_bits_of_the_local_fit(cluster, options):
 @settings(max_examples=10)
 @given(cohort=cohorts.cohorts)
 def test_any_cohort_gives_the_bits_of_the_local_fit(cluster, cohort):
-    options = {"rank": 2, "max_iter": 4, "tol": 0, "random_state": 0}
+    options = SETTINGS | {"rank": 2, "max_iter": 4}
     expected = TASTE(**options).fit(cohort)
     assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)
+
+
+def test_a_step_has_the_sums_of_threads(cluster):
+    c = cohorts.cohort(3, n_patients=40, n_static=3, n_features=20)
+    threads, model = start_fit(c, 3)
+    with DaskEngine(cluster).open(threads.shard, threads.weights, 3, c.shape[1]) as session:
+        session.init_U(model)
+        for one, other in zip(session.step(model), threads.step(model), strict=True):
+            assert np.array_equal(one, other)
 
 
 def test_an_undone_step_restores_the_previous_files(cluster):
@@ -71,8 +82,7 @@ def test_projection_by_the_cluster(cluster, cohort, by_threads, tmp_path):
     expected = model.project(cohort[:300])
     model.engine = DaskEngine(cluster, tmp_path / "work")
     found = model.project(cohort[:300])
-    for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one, other)
+    assert_same_projection(found, expected)
     assert not (tmp_path / "work").exists()
 
 
@@ -159,7 +169,7 @@ def test_a_client_or_an_address_is_accepted(cluster, tmp_path):
 def test_the_dask_engine_is_not_saved_with_a_model(cluster, tmp_path):
     cohort = cohorts.cohort(4, n_patients=20)
     engine = DaskEngine(cluster)
-    model = clone(TASTE(rank=2, max_iter=2, random_state=0, engine=engine))
+    model = clone(TASTE(rank=2, n_init=1, max_iter=2, random_state=0, engine=engine))
     assert model.engine is engine
     model.fit(cohort).save(tmp_path / "model")
     assert TASTE.load(tmp_path / "model").engine is None

@@ -15,7 +15,7 @@ from helpers.fits import assert_same
 from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 
-SETTINGS = {"rank": 5, "max_iter": 16, "tol": 0, "random_state": 0}
+SETTINGS = {"rank": 5, "n_init": 1, "max_iter": 16, "tol": 0, "random_state": 0}
 
 
 @pytest.fixture(scope="module")

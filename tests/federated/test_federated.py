@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from helpers.hospitals import NAMES, hospitals, pooled, round_of_steps, run
 from phenotaste import TASTE, Cohort, federated, simulate
@@ -16,9 +17,10 @@ from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import tree_reduce
-from phenotaste.core.records import Scored, Sums, Weights
+from phenotaste.core.records import Scored, Sums
 from phenotaste.engines.threads import ThreadEngine, one_blas_thread
-from phenotaste.factorization import patient_weights
+from phenotaste.errors import InputError
+from phenotaste.factorization import influence_of, relative_weights
 from phenotaste.federated import Settings, messages
 
 
@@ -41,7 +43,9 @@ def check_equal(actual, expected):
     assert actual.lam_eff_ == pytest.approx(expected.lam_eff_, rel=1e-12)
     assert actual.rmse_ == pytest.approx(expected.rmse_, rel=1e-9)
     assert actual.cpi_ == pytest.approx(expected.cpi_, rel=1e-9)
+    assert actual.cpi_present_ == pytest.approx(expected.cpi_present_, rel=1e-8)
     assert relative_difference(actual.score_totals_, expected.score_totals_) < 1e-8
+    assert relative_difference(actual.mean_scores_, expected.mean_scores_) < 1e-8
     assert (actual.n_patients_, actual.n_visits_) == (expected.n_patients_, expected.n_visits_)
 
 
@@ -51,14 +55,54 @@ def test_a_federated_fit_equals_the_pooled_fit(tmp_path):
         [c.visits.toarray().sum(axis=0)[:15] / c.visits.sum() for c in (cohorts[0], cohorts[2])]
     )
     assert np.abs(shares[0] - shares[1]).max() > 0.02  # the case mixes differ
-    done = run(tmp_path, cohorts, Settings(rank=3, max_rounds=50, tol=0.0, seed=5))
+    done = run(tmp_path, cohorts, Settings(rank=3, n_init=1, max_rounds=50, tol=0.0, seed=5))
     fitted = TASTE.load(done.model)
     assert "own" in fitted.feature_names_in_
     assert "rare" not in fitted.feature_names_in_
-    expected = TASTE(3, init="random", max_iter=50, tol=0.0, random_state=5).fit(
-        pooled_cohort(fitted, cohorts)
-    )
+    everyone = pooled_cohort(fitted, cohorts)
+    expected = TASTE(3, init="random", n_init=1, max_iter=50, tol=0.0, random_state=5).fit(everyone)
     check_equal(fitted, expected)
+    np.testing.assert_allclose(fitted.transform(everyone), expected.transform(everyone), rtol=1e-6, atol=1e-9)
+
+
+def with_empty_histories(c, count):
+    """Patients without any code are added, at the end."""
+    rng = np.random.default_rng(0)
+    visits = sparse.vstack([c.visits, sparse.csr_array((count, c.n_features))]).tocsr()
+    offsets = np.concatenate([c.offsets, c.offsets[-1] + 1 + np.arange(count)])
+    static = np.vstack([c.static, rng.integers(0, 2, (count, c.n_static))])
+    return Cohort(visits, offsets, static, feature_names=c.feature_names, static_names=c.static_names)
+
+
+def test_patients_without_a_history_take_no_part_and_are_not_counted(tmp_path):
+    cohorts = hospitals(plain=True)[:2]
+    settings = Settings(rank=3, n_init=1, max_rounds=8, tol=0.0)
+    added = [cohorts[0], with_empty_histories(cohorts[1], 15)]
+    fitted = TASTE.load(run(tmp_path / "added", added, settings, min_cell_size=1).model)
+    plain = TASTE.load(run(tmp_path / "plain", cohorts, settings, min_cell_size=1).model)
+    for name in ("V_", "H_", "F_", "score_totals_", "mean_scores_"):
+        assert relative_difference(getattr(fitted, name), getattr(plain, name)) < 1e-8, name
+    assert fitted.n_patients_ == plain.n_patients_ == sum(map(len, cohorts))
+    assert fitted.n_empty_ == 0
+    np.testing.assert_array_equal(fitted.static_patients_, plain.static_patients_)
+    scores = fitted.transform(added[1])[-15:]
+    assert np.all(np.isfinite(scores))
+    assert scores.any()
+
+
+def test_a_site_with_too_few_histories_is_refused(tmp_path):
+    c = with_empty_histories(hospitals(plain=True)[0][:90], 20)
+    federated.init(tmp_path / "work", ["north"], Settings(rank=2))
+    with pytest.raises(InputError, match="fewer than 100 patients with a history"):
+        federated.step(tmp_path / "work" / "exchange", c, site="north", state=tmp_path / "north")
+
+
+def test_settings_have_the_defaults_of_TASTE():
+    shared = ("rank", "lam", "mu", "smooth", "tol")
+    one, other = Settings(), TASTE()
+    assert [getattr(one, name) for name in shared] == [getattr(other, name) for name in shared]
+    assert (one.n_starts, one.max_rounds) == (other._n_starts(), other.max_iter)
+    assert one.influence_power == other.balance
 
 
 class Hospitals:
@@ -68,7 +112,7 @@ class Hospitals:
         self.parts = []
         for c in cohorts:
             aligned = align(c, columns_of(c))
-            weights = Weights(lam, patient_weights(1.0, "relative", aligned.norms, rank))
+            weights = relative_weights(aligned, rank, lam, 1.0, 0.3, influence_of(0.5, aligned))
             self.parts.append(ThreadEngine().open(aligned.shard, weights, rank, c.shape[1]))
         self.weights = weights
 
@@ -86,8 +130,9 @@ class Hospitals:
 
 def test_on_the_same_shards_the_factors_are_bitwise_equal(tmp_path):
     """Also with far more phenotypes than visits, where a pooled fit, summed in another order, drifts by rounding."""
-    cohorts, rank = hospitals(plain=True, n_static=2), 12
-    done = run(tmp_path, cohorts, Settings(rank=rank, max_rounds=20, tol=0.0, seed=3), min_cell_size=1)
+    cohorts, rank = hospitals(plain=True, n_features=30, n_static=2), 12
+    settings = Settings(rank=rank, n_init=1, max_rounds=20, tol=0.0, seed=3)
+    done = run(tmp_path, cohorts, settings, min_cell_size=1)
     fitted = TASTE.load(done.model)
     engine = Hospitals(cohorts, fitted.lam_eff_, rank)
     seed = np.random.RandomState(3).randint(2**31, size=1)[0]
@@ -102,12 +147,12 @@ def test_on_the_same_shards_the_factors_are_bitwise_equal(tmp_path):
     np.testing.assert_allclose(fitted.loss_curve_, expected.losses, rtol=1e-14)
 
 
-def test_several_starts_and_the_exact_solver_equal_the_pooled_fit(tmp_path):
+def test_several_starts_equal_the_pooled_fit(tmp_path):
     cohorts = hospitals(seed=1, plain=True)
-    settings = Settings(rank=3, n_init=3, max_rounds=60, tol=3e-3, seed=2, solver="bpp")
+    settings = Settings(rank=3, n_init=3, max_rounds=60, tol=3e-3, seed=2)
     done = run(tmp_path, cohorts, settings)
     fitted = TASTE.load(done.model)
-    expected = TASTE(3, init="random", n_init=3, max_iter=60, tol=3e-3, random_state=2, solver="bpp")
+    expected = TASTE(3, init="random", n_init=3, max_iter=60, tol=3e-3, random_state=2)
     check_equal(fitted, expected.fit(pooled_cohort(fitted, cohorts)))
     assert fitted.outcome_ == "converged"
     history = json.loads((done.model / "federation.json").read_text())["rounds"]
@@ -115,22 +160,22 @@ def test_several_starts_and_the_exact_solver_equal_the_pooled_fit(tmp_path):
     assert len(set(sizes)) > 1  # finished starts are not requested again
 
 
-def test_no_static_features_and_absolute_weights(tmp_path):
-    cohorts = hospitals(n_static=0, plain=True)[:2]
-    done = run(tmp_path, cohorts, Settings(rank=2, max_rounds=8, tol=0.0, weights="absolute", mu=5.0))
+def test_no_static_features_and_other_weights(tmp_path):
+    cohorts, weights = hospitals(n_static=0, plain=True)[:2], {"mu": 5.0, "smooth": 0.0, "balance": 0.0}
+    done = run(tmp_path, cohorts, Settings(rank=2, n_init=1, max_rounds=8, tol=0.0, **weights))
     fitted = TASTE.load(done.model)
     assert fitted.F_ is None
-    expected = TASTE(2, init="random", max_iter=8, tol=0.0, weights="absolute", mu=5.0, random_state=0)
+    expected = TASTE(2, init="random", n_init=1, max_iter=8, tol=0.0, random_state=0, **weights)
     check_equal(fitted, expected.fit(pooled_cohort(fitted, cohorts)))
 
 
 def test_a_step_that_raises_the_objective_is_undone_at_every_site(tmp_path):
-    cohorts = hospitals(seed=4)
-    done = run(tmp_path, cohorts, Settings(rank=3, max_rounds=22, tol=0.0, seed=1, mu=0.05))
+    cohorts, weights = hospitals(seed=4, plain=True), {"mu": 0.05, "smooth": 0.0}
+    done = run(tmp_path, cohorts, Settings(rank=3, n_init=1, max_rounds=22, tol=0.0, seed=1, **weights))
     history = json.loads((done.model / "federation.json").read_text())["rounds"]
     assert any(entry.get("undone") for entry in history)
     fitted = TASTE.load(done.model)
-    expected = TASTE(3, init="random", max_iter=22, tol=0.0, random_state=1, mu=0.05)
+    expected = TASTE(3, init="random", n_init=1, max_iter=22, tol=0.0, random_state=1, **weights)
     check_equal(fitted, expected.fit(pooled_cohort(fitted, cohorts)))
 
 
@@ -143,7 +188,7 @@ def test_a_round_of_forty_phenotypes_takes_less_than_a_megabyte(tmp_path):
         feature_names=[f"c{j}" for j in range(284)],
         static_names=[f"s{p}" for p in range(30)],
     )
-    federated.init(tmp_path / "work", NAMES, Settings(rank=40))
+    federated.init(tmp_path / "work", NAMES, Settings(rank=40, n_init=1))
     for _ in range(2):
         steps = round_of_steps(tmp_path, [c, c, c], min_cell_size=1)
         done = federated.combine(tmp_path / "work")
@@ -266,3 +311,14 @@ def test_messages_hold_no_patient_identifiers_and_no_per_patient_arrays(tmp_path
         assert all(len(c) not in array.shape for array in messages.unpack(content, "").arrays.values())
         if federated.combine(tmp_path / "work").next == "done":
             break
+
+
+def test_patients_with_several_rows_are_refused(tmp_path):
+    cohort = hospitals()[0]
+    grouped = Cohort(
+        cohort.visits, cohort.offsets, cohort.static, feature_names=cohort.feature_names,
+        static_names=cohort.static_names, groups=np.arange(len(cohort)) // 2,
+    )  # fmt: skip
+    message = federated.init(tmp_path / "work", NAMES, Settings(rank=2))
+    with pytest.raises(InputError, match="several rows for a patient"):
+        federated.step(message, grouped, site=NAMES[0], state=tmp_path / "state")

@@ -25,7 +25,7 @@ COHORTS = hospitals()
 def started(tmp_path_factory):
     """A federated fit in round 1: all sites have responded to the first step request."""
     root = tmp_path_factory.mktemp("started")
-    init(root / "work", NAMES, Settings(rank=2, max_rounds=3))
+    init(root / "work", NAMES, Settings(rank=2, n_init=1, max_rounds=3))
     round_of_steps(root, COHORTS)
     combine(root / "work")
     round_of_steps(root, COHORTS)
@@ -174,6 +174,10 @@ def test_a_bit_flipped_in_transit_is_refused_and_the_state_is_unchanged(fit):
         (lambda r, a: a.update({"XU.0": 1e6 * a["XU.0"]}), ("inconsistent",)),
         (lambda r, a: a.update({"AW.0": 1e6 * a["AW.0"]}), ("inconsistent",)),
         (lambda r, a: a.update({"QU.0": 1e6 * a["QU.0"]}), ("inconsistent",)),
+        *(
+            (lambda r, a, n=n: a["scalars.0"].__setitem__(n, 1e3 * a["scalars.0"][n]), ("inconsistent",))
+            for n in (2, 3, 4)
+        ),
         (lambda r, a: r.update(patients=99), ("minimum of 100",)),
         (lambda r, a: r.update(patients=True), ("no site writes",)),
         (lambda r, a: r.update(visits="many"), ("no site writes",)),
@@ -259,7 +263,7 @@ def test_a_response_to_another_fit_of_the_same_sites_is_refused(fit, tmp_path):
         (lambda r, a: r["settings"].update(min_patients=1), ("other settings or columns",)),
         (lambda r, a: r["settings"].update(more=1), ("no coordinator writes",)),
         (
-            lambda r, a: r["settings"].update(noise=True, patient_size=1.0, n_init=3),
+            lambda r, a: r["settings"].update(noise=True, n_init=3),
             ("every start consumes",),
         ),
         (lambda r, a: r.update(lam=2 * r["lam"]), ("other settings or columns",)),
@@ -309,13 +313,24 @@ def test_site_names_cannot_be_paths(tmp_path):
 
 @given(
     st.sampled_from(
-        ["rank", "n_init", "max_rounds", "seed", "lam", "mu", "tol", "weights", "solver", "noise"]
+        [
+            "rank",
+            "n_init",
+            "max_rounds",
+            "seed",
+            "lam",
+            "mu",
+            "smooth",
+            "balance",
+            "tol",
+            "static_size",
+            "noise",
+        ]
     )
 )
 def test_settings_are_checked(name):
-    value = {"weights": "loose", "solver": "magic"}.get(name, -1)
     with pytest.raises(InputError):
-        Settings(**{name: value})
+        Settings(**{name: -1})
 
 
 def test_status_of_coordinator_site_and_message(fit):

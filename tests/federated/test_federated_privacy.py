@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from helpers.hospitals import NAMES, hospitals, round_of_steps
 from phenotaste import TASTE
 from phenotaste.cohort.align import align, columns_of
-from phenotaste.core.records import Model, Sums, Weights
+from phenotaste.core.records import N_SCALARS, Model, Sums
 from phenotaste.engines.threads import ThreadEngine
 from phenotaste.errors import InputError
-from phenotaste.factorization import patient_weights
+from phenotaste.factorization import influence_of, relative_weights
 from phenotaste.federated import Settings, combine, init, messages, privacy, status, step
 
 COHORTS = hospitals(plain=True)
 FEATURES = COHORTS[0].feature_names.tolist()
 STATIC = COHORTS[0].static_names.tolist()
-NOISY = Settings(rank=3, max_rounds=4, noise=True, patient_size=60.0, static_size=2.0)
+LAM = 0.01  # of the static features of a patient
+NOISY = Settings(rank=3, max_rounds=4, noise=True, static_size=2.0)
 
 
 def test_accounting_against_hand_computed_values():
@@ -53,8 +54,9 @@ def test_an_invalid_budget_is_refused(values):
 
 def new_session(c, settings):
     aligned = align(c, columns_of(c))
-    mu = patient_weights(settings.mu, settings.weights, aligned.norms, settings.rank)
-    return ThreadEngine().open(aligned.shard, Weights(0.3, mu), settings.rank, c.shape[1], n_jobs=1)
+    influence = influence_of(settings.influence_power, aligned)
+    weights = relative_weights(aligned, settings.rank, LAM, settings.mu, settings.smooth, influence)
+    return ThreadEngine().open(aligned.shard, weights, settings.rank, c.shape[1], n_jobs=1)
 
 
 def some_model(rng, chosen):
@@ -70,7 +72,7 @@ def clipped_sums(c, model, chosen):
 
 
 def test_without_a_bound_clipped_sums_are_the_sums():
-    chosen = Settings(rank=3, noise=True, patient_size=60.0, clip=1e12)
+    chosen = Settings(rank=3, noise=True, clip=1e6)
     model = some_model(np.random.default_rng(0), chosen)
     actual, session = clipped_sums(COHORTS[0], model, chosen)
     other = new_session(COHORTS[0], chosen)
@@ -82,10 +84,30 @@ def test_without_a_bound_clipped_sums_are_the_sums():
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 3.0]), st.sampled_from([1.0, 60.0, 1e4]))
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.3, 5.0]))
+def test_one_patients_addends_are_within_their_bounds(seed, smooth):
+    """From definitions of unit norm, which requests are checked for, and a small weight of the static features."""
+    rng = np.random.default_rng(seed)
+    chosen = Settings(rank=3, noise=True, smooth=smooth, static_size=float(COHORTS[0].n_static))
+    model, bounds = some_model(rng, chosen), privacy.addend_bounds(chosen)
+    model = model._replace(F=0.3 * model.F)
+    session = new_session(COHORTS[0][:20], chosen)
+    session.init_U(model)
+    patients = []
+    session.step_clipped(model, lambda addends: patients.append(addends) or addends)
+    for addends in patients:
+        sizes = [
+            np.linalg.norm(part) / float(bound) for part, bound in zip(addends[:5], bounds, strict=False)
+        ]
+        assert max(sizes) <= 1.05
+        assert np.all(addends.scalars <= bounds.scalars * [1, 1, 1, 1, 4] * (1 + 1e-9))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 3.0]), st.sampled_from([0.01, 2.0, 1e4]))
 def test_no_patient_changes_the_sums_by_more_than_the_clip(seed, clip, size):
     rng = np.random.default_rng(seed)
-    chosen = Settings(rank=3, noise=True, patient_size=size, static_size=2.0, clip=clip)
+    chosen = Settings(rank=3, noise=True, static_size=size, clip=clip)
     model, removed = some_model(rng, chosen), rng.integers(40)
     with_all, _ = clipped_sums(COHORTS[0][:40], model, chosen)
     without, _ = clipped_sums(COHORTS[0][[k for k in range(40) if k != removed]], model, chosen)
@@ -105,9 +127,9 @@ def test_the_noise_has_the_right_scale_and_is_drawn_anew():
         np.zeros((40, 40)),
         np.zeros((30, 40)),
         np.zeros((40, 40)),
-        np.zeros(4),
+        np.zeros(N_SCALARS),
     )
-    chosen = Settings(rank=40, noise=True, patient_size=60.0, static_size=2.0, clip=0.5)
+    chosen = Settings(rank=40, noise=True, static_size=2.0, clip=0.5)
     one, two = (privacy.add_noise(sums, chosen, 7.0) for _ in range(2))
     for name, part, scale in zip(Sums._fields[:5], one, privacy.addend_scales(chosen), strict=False):
         assert np.std(part) == pytest.approx(7.0 * 0.5 * float(scale), rel=0.1), name
@@ -123,9 +145,14 @@ def test_projected_grams_have_no_eigenvalue_below_the_noise(seed, floor):
     rng = np.random.default_rng(seed)
     noisy = privacy.symmetric(rng.standard_normal((5, 5)) * 3)
     sums = Sums(
-        noisy, rng.standard_normal((4, 5)), noisy, rng.standard_normal((2, 5)), noisy, rng.standard_normal(4)
+        noisy,
+        rng.standard_normal((4, 5)),
+        noisy,
+        rng.standard_normal((2, 5)),
+        noisy,
+        rng.standard_normal(N_SCALARS),
     )
-    projected = privacy.project_sums(sums, Sums(*(np.array(floor) for _ in range(5)), np.ones(4)))
+    projected = privacy.project_sums(sums, Sums(*(np.array(floor) for _ in range(5)), np.ones(N_SCALARS)))
     assert np.linalg.eigvalsh(projected.UU)[0] >= floor * math.sqrt(5) * (1 - 1e-9)
     assert min(projected.XU.min(), projected.AW.min(), projected.scalars.min()) >= 0
     definite = noisy @ noisy.T + 100 * np.eye(5)
@@ -221,7 +248,11 @@ def test_settings_that_noise_requires(tmp_path):
     with pytest.raises(InputError, match="features must be given in advance"):
         init(tmp_path / "work", ["north"], NOISY)
     with pytest.raises(InputError, match="n_init=1"):
-        Settings(noise=True, patient_size=9.0, n_init=2)
-    with pytest.raises(InputError, match="patient_size"):
-        Settings(noise=True)
+        Settings(noise=True, n_init=2)
+    with pytest.raises(InputError, match="balance=0"):
+        Settings(noise=True, balance=0.5)
+    with pytest.raises(InputError, match=r"clip=0\.0 must be"):
+        Settings(noise=True, clip=0.0)
+    with pytest.raises(InputError, match="static_size"):
+        init(tmp_path / "work", ["north"], Settings(noise=True), features=FEATURES, static=STATIC)
     assert not (tmp_path / "work").exists()

@@ -6,9 +6,13 @@ import sys
 
 import pytest
 
-from phenotaste.cli import main
+from phenotaste.cli.app import main
 
 COMMAND = [sys.executable, "-m", "phenotaste.cli"]
+# Prints x when the first statement of `main` has been executed.
+SIGNALLING = (
+    "from phenotaste.cli import exit_on_interrupt, main; exit_on_interrupt(); print('x', flush=True); main()"
+)
 
 
 def run(*arguments, folder=None, columns="80"):
@@ -39,11 +43,11 @@ def succeeded(result):
 
 
 def error_line(result, *words, status=1):
-    """The error message, a single line after the names of the steps; nothing is on standard output."""
+    """The error message, a single line after steps and notes; nothing is on standard output."""
     assert result.returncode == status, result.stderr
     assert result.stdout == ""
     *steps, message = result.stderr.splitlines()
-    assert all(line.endswith(" …") for line in steps), result.stderr
+    assert all(line.endswith(" …") or line.startswith("Note: ") for line in steps), result.stderr
     assert message.startswith("Error: ")
     assert all(word in message for word in words), message
     return message

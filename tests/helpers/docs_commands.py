@@ -9,7 +9,7 @@ from typing import Any
 
 import typer.main
 
-from phenotaste.cli import app
+from phenotaste.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACEHOLDER = "…"

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from markdown_it import MarkdownIt
 
 from helpers.docs_commands import check_line, lines_of, words_of
-from phenotaste.cli import main
+from phenotaste.cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from helpers import simulated_cdm
 from helpers.docs_run import ROOT, blocks_of, run_in_process, run_python
+from helpers.fhir_files import write_fhir
+from helpers.hospital_files import write_eicu, write_mimic4
 from helpers.hospitals import NAMES, hospitals
 from helpers.labelled import presence_effect
 from helpers.source_files import source_tables, write_meds, write_synpuf, write_synthea
@@ -36,10 +38,30 @@ def sources(folder: Path) -> None:
     write_synpuf(folder / "claims")
     write_meds(folder / "meds")
     write_synthea(folder / "csv")
+    write_mimic4(folder / "mimic4")
+    write_eicu(folder / "eicu")
+    write_fhir(folder / "bulk")
     simulated_cdm.write_duckdb(with_controls(simulated_cdm.cdm(n_persons=120)), folder / "cdm.duckdb")
     events, static = source_tables()
     events.assign(vocabulary="ICD9CM", kind="diagnosis").to_parquet(folder / "E.parquet", index=False)
     static.to_csv(folder / "S.csv", index=False)
+
+
+def native_records(folder: Path) -> None:
+    """Hospitals in the formats of the page, and an old export of Synthea with other columns."""
+    write_mimic4(folder / "mimic4")
+    write_eicu(folder / "eicu")
+    write_fhir(folder / "bulk")
+    clinical, vocabulary = simulated_cdm.without_vocabulary(simulated_cdm.cdm(n_persons=60, n_events=800))
+    simulated_cdm.write_parquet(clinical, folder / "cdm")
+    simulated_cdm.write_csv(vocabulary, folder / "athena")
+    write_synthea(folder / "old")
+    for file in (folder / "old").iterdir():
+        header, rest = file.read_text(encoding="utf-8").split("\n", 1)
+        header = header.replace("PATIENT", "PERSON")
+        if file.name == "encounters.csv":
+            header = header.replace("START", "BEGIN")
+        file.write_text(f"{header}\n{rest}", encoding="utf-8")
 
 
 def with_controls(cdm: dict[str, pa.Table]) -> dict[str, pa.Table]:
@@ -118,6 +140,7 @@ SETUP = {
     "docs/cohorts.md": sources,
     "docs/ecosystem.md": model_with_integer_ids,
     "docs/federated.md": three_hospitals,
+    "docs/howto/native-records.md": native_records,
     "docs/index.md": omop_database,
     "docs/large.md": cohort_of_large,
     "docs/prediction.md": labelled_cohort,

@@ -11,6 +11,8 @@ import pytest
 
 from phenotaste.core.cuda.compile import MODES, SOURCE, Shape
 
+TILE, MAX_VISITS = 3, 8  # so small that short histories take every path
+
 
 @cache
 def library(rank, mode):
@@ -18,7 +20,7 @@ def library(rank, mode):
     if compiler is None:
         pytest.skip("no C++ compiler here to read the GPU's kernel with")
     out = Path(tempfile.mkdtemp()) / f"kernel_{rank}_{mode}.so"
-    options = {"R": rank, "NT": 1, "SPLIT": 1, "MODE": mode}
+    options = {"R": rank, "NT": 1, "TILE": TILE, "MODE": mode, "MAX_VISITS": MAX_VISITS}
     flags = [f"-D{name}={value}" for name, value in options.items()]
     command = [
         compiler,
@@ -45,7 +47,7 @@ class HostLauncher:
     def __init__(self, rank):
         import torch
 
-        self.shape = Shape(rank, 1, 1)
+        self.shape = Shape(rank, 1, TILE)
         self.global_scratch = torch.empty(0)
 
     def patients(self, mode, task):

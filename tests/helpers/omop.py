@@ -7,17 +7,28 @@ import pytest
 
 from phenotaste.errors import InputError
 from phenotaste.sources import omop
-from phenotaste.sources.records import EVENTS, FACTS, KINDS, LABELS, NAMES, PERIODS, PERSONS, VISITS
+from phenotaste.sources.records import (
+    EVENTS,
+    FACTS,
+    KINDS,
+    LABELS,
+    MEASUREMENTS,
+    NAMES,
+    PERIODS,
+    PERSONS,
+    VISITS,
+)
 from phenotaste.sources.workspace import Workspace
 
 COLUMNS = {
     "events": EVENTS,
     "persons": PERSONS,
     "facts": FACTS,
-    "visits": VISITS,
+    "visits": (*VISITS, "end_time"),
     "periods": PERIODS,
     "labels": LABELS,
     "names": NAMES,
+    "measurements": MEASUREMENTS,
 }
 OPTIONS = [
     {},
@@ -27,6 +38,7 @@ OPTIONS = [
     {"drugs": "atc2", "condition_level": 3},
     {"codes": "source", "source_vocabulary": "ICD9CM", "kinds": KINDS},
     {"cohort_table": "cohort", "cohort_id": 7},
+    {"type_concepts": ("dx=32821", "lab=32856"), "kinds": KINDS},
 ]
 
 

@@ -31,9 +31,21 @@ TYPES = {
         "value": pa.string(),
         "number": pa.float64(),
     },
-    "visits": {"patient": pa.string(), "visit": pa.string(), "time": TIME},
+    "visits": {"patient": pa.string(), "visit": pa.string(), "time": TIME, "end_time": TIME},
     "periods": {"patient": pa.string(), "start": pa.date32(), "end": pa.date32()},
     "labels": {"patient": pa.string(), "time": TIME, "value": pa.float64()},
+    "measurements": {
+        "patient": pa.string(),
+        "time": TIME,
+        "visit": pa.string(),
+        "code": pa.string(),
+        "vocabulary": pa.string(),
+        "value": pa.float64(),
+        "unit": pa.string(),
+        "low": pa.float64(),
+        "high": pa.float64(),
+        "flag": pa.string(),
+    },
     "names": {"vocabulary": pa.string(), "code": pa.string(), "name": pa.string()},
 }
 

@@ -42,7 +42,8 @@ def simulated_content(n_phenotypes=5, n_features=None, seed=0, **changes):
                     "share": round(float(leading[r] / leading.sum()), 3),
                 },
                 "course": {"visits": _band(rng, 30), "months": _band(rng, 24)},
-                "typical": _typical(rng),
+                "rates": [min(round(fact["rate"] * (0.5 + 0.3 * r), 3), 1.0) for fact in static],
+                "typical": _typical(),
                 "profile": _profile(rng, static),
                 "outcome": _outcome(rng),
                 "stability": {"starts": _found(rng), "bootstrap": _found(rng)},
@@ -97,7 +98,11 @@ def _static(n_phenotypes, rng):
         "Never drank",
     ]
     F = rng.gamma(0.8, 0.3, (len(listed), n_phenotypes))
-    return [{"name": name, "share": round(float(rng.uniform(0.1, 0.6)), 3)} for name in listed], F / F.max()
+    shares = [round(float(rng.uniform(0.1, 0.6)), 3) for _ in listed]
+    facts = zip(listed, shares, strict=True)
+    return [
+        {"name": name, "share": share, "rate": share, "numeric": False} for name, share in facts
+    ], F / F.max()
 
 
 def _weights(column):
@@ -117,13 +122,10 @@ def _band(rng, n):
     }
 
 
-def _typical(rng):
+def _typical():
     t = np.linspace(0, 1, 21)
     shapes = {"early": np.exp(-3 * t), "late": np.exp(3 * t - 3), "steady": 0.6 + 0.05 * np.sin(9 * t)}
-    return [
-        {"label": label, "patients": int(rng.integers(20, 300)), "curve": curve.round(3).tolist()}
-        for label, curve in shapes.items()
-    ]
+    return [{"label": label, "curve": curve.round(3).tolist()} for label, curve in shapes.items()]
 
 
 def _profile(rng, static):

@@ -206,8 +206,23 @@ def _visits(rng, ids, n=1500):
         "visit_start_datetime": pa.array(
             [dt.datetime.combine(d, dt.time(8)) for d in days], pa.timestamp("us")
         ),
+        "visit_end_date": [None if i % 9 == 0 else d + dt.timedelta(days=i % 4) for i, d in enumerate(days)],
+        "visit_end_datetime": pa.array(
+            [
+                None if i % 3 else dt.datetime.combine(d + dt.timedelta(days=i % 4), dt.time(17))
+                for i, d in enumerate(days)
+            ],
+            pa.timestamp("us"),
+        ),
         "admitted_from_concept_id": [0] * n,
     }
+
+
+def _moment(day, row):
+    """One minute to midnight; some are missing, or of the day after."""
+    if row % 13 == 0:
+        return None
+    return dt.datetime.combine(day + dt.timedelta(days=row % 17 == 0), dt.time(23, 59))
 
 
 def _events(rng, ids, visits, n):
@@ -229,11 +244,12 @@ def _events(rng, ids, visits, n):
             "condition_concept_id": concept,
             "condition_start_date": day,
             "condition_start_datetime": pa.array(
-                [dt.datetime.combine(d, dt.time(23, 59)) for d in day], pa.timestamp("us")
+                [_moment(d, row) for row, d in enumerate(day)], pa.timestamp("us")
             ),
             "visit_occurrence_id": visit,
             "condition_source_value": _some(rng, written, 0.1),
             "condition_source_concept_id": source,
+            "condition_type_concept_id": [(32817, 32821)[i % 2] for i in range(n)],
             "site_column": ["extra"] * n,
         },
         "drug_exposure": {
@@ -244,12 +260,14 @@ def _events(rng, ids, visits, n):
             "visit_occurrence_id": visit[:half],
             "drug_source_value": [f"{i % 50:011d}" for i in range(half)],
             "drug_source_concept_id": [0] * half,
+            "drug_type_concept_id": [32838] * half,
         },
         "procedure_occurrence": {
             "procedure_occurrence_id": np.arange(100),
             "person_id": person[:100],
             "procedure_concept_id": rng.choice([8001, 8002], 100),
             "procedure_date": day[:100],
+            "procedure_type_concept_id": [32821] * 100,
             "procedure_end_date": day[:100],
             "visit_occurrence_id": visit[:100],
         },
@@ -292,8 +310,35 @@ def _facts(rng, ids, n=400):
             "measurement_concept_id": rng.choice([BMI, 6020, 3000963], n),
             "measurement_date": _days(rng, n),
             "value_as_number": _some(rng, rng.normal(28, 5, n).round(2).tolist(), 0.1),
+            **_results(np.random.default_rng(3), n),
         },
     }
+
+
+def _results(rng, n):
+    """What the measurement table says about its numbers: ranges, interpretations, units, visits and source codes."""
+    return {
+        "visit_occurrence_id": _some(rng, rng.integers(1, 300, n).tolist(), 0.3),
+        "range_low": _some(rng, [25.0] * n, 0.3),
+        "range_high": _some(rng, [30.5] * n, 0.3),
+        "value_as_concept_id": rng.choice([0, 4328749, 4267416, 4069590, 4135493], n),
+        "unit_concept_id": rng.choice([0, 8840], n),
+        "unit_source_value": _some(rng, ["kg/m2"] * n, 0.2),
+        "measurement_source_concept_id": rng.choice([0, 6020], n),
+        "measurement_source_value": _some(rng, ["BMI-local"] * n, 0.2),
+        "measurement_type_concept_id": [(32856, 32817)[i % 3 == 0] for i in range(n)],
+    }
+
+
+VOCABULARY = ("concept", "concept_ancestor", "concept_relationship")
+
+
+def without_vocabulary(tables):
+    """The clinical tables, and those of the vocabulary."""
+    return (
+        {name: table for name, table in tables.items() if name not in VOCABULARY},
+        {name: tables[name] for name in VOCABULARY},
+    )
 
 
 def write_parquet(tables, folder):

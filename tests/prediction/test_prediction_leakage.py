@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from phenotaste import Cohort, prediction, simulate
-from phenotaste.prediction.methods import TuningSettings
+from phenotaste import Cohort, course_features, prediction, simulate
+from phenotaste.courses import PREDICTORS
+from phenotaste.prediction.methods import TuningSettings, score_features
 from phenotaste.prediction.nested_split import SplitSettings, Task, run_split, tune
 from phenotaste.prediction.split_cohorts import draw_split, split_cohort
 
@@ -59,9 +60,9 @@ def changed(cohort, who, *, extra=False, garbage=False, seed=0):
     )
 
 
-def learned(cohort, case, split, method):
+def learned(cohort, case, split, method, tuning=GRIDS):
     """Everything that was learned and tuned, as bytes."""
-    candidate, fitted, tried = tune(split_cohort(cohort, case, split), method, GRIDS, 11)
+    candidate, fitted, tried = tune(split_cohort(cohort, case, split), method, tuning, 11)
     bits = [repr(candidate), repr(tried)]
     if fitted.scores is not None:
         factors = fitted.scores.factors
@@ -83,6 +84,20 @@ def test_neither_records_nor_labels_of_test_patients_reach_the_tuning(cohort, ca
     other[split.test] = ~other[split.test]
     again = learned(changed(cohort, split.test, garbage=True), other, split, method)
     assert again == learned(cohort, case, split, method)
+
+
+@pytest.mark.parametrize("method", ["taste", "copa"])
+def test_courses_of_test_patients_reach_nothing_either(cohort, case, split, method):
+    one = TuningSettings(ranks=(3,), max_iter=20, n_init=1, courses=True)
+    mine = learned(cohort, case, split, method, one)
+    assert learned(changed(cohort, split.test, garbage=True), case, split, method, one) == mine
+    fitted = tune(split_cohort(cohort, case, split), method, one, 11)[1].scores
+    assert len(fitted.lasso.coef) == len(fitted.scale) == 3 * (1 + len(PREDICTORS))
+    train = split_cohort(cohort, case, split).train
+    courses = course_features(fitted.factors, train)
+    used = [name for name in courses.columns if name.endswith(PREDICTORS)]
+    expected = np.column_stack([fitted.factors.transform(train), courses[used]])
+    np.testing.assert_array_equal(score_features(fitted.factors, train, True), expected)
 
 
 @pytest.mark.parametrize("method", SCORED)

@@ -214,6 +214,21 @@ def test_bars_of_each_kind_are_separate_and_coloured(page):
     assert first.locator(".part.temporal .track i").first.evaluate(width) == pytest.approx(1, abs=0.01)
 
 
+def test_facts_have_their_rate_among_those_who_have_the_phenotype(opened):
+    content = simulated_content()
+    facts, first = content["features"]["static"], content["phenotypes"][0]
+    (told, _), (hidden, _), (mean, _) = first["static"][:3]
+    facts[told]["rate"], first["rates"][told] = 0.25, 0.5
+    first["rates"][hidden] = None
+    facts[mean] |= {"rate": 61.24, "numeric": True}
+    first["rates"][mean] = 70.5
+    rows = card(opened(content).page, 1).locator(".part.static li")
+    shown = {row.locator(".name").inner_text(): row.locator(".rates") for row in rows.all()}
+    assert shown[facts[told]["name"]].inner_text() == "50% of those who have it, 25% of all (×2.00)"
+    assert not shown[facts[hidden]["name"]].is_visible()
+    assert shown[facts[mean]["name"]].inner_text() == "mean 70.5, 61.2 in all patients"
+
+
 def relevance(content, number, share):
     """Diagnoses of a phenotype by λ·log p(f|r) + (1−λ)·log(p(f|r)/p(f)), those below 0.02 last."""
     phenotypes = content["phenotypes"]
@@ -256,7 +271,7 @@ def test_course_switches_between_visits_and_months_in_every_card(opened):
     assert "months since the first visit" in card(page, 1).locator(".chart").text_content()
     assert curve.get_attribute("d") != before
     assert card(page, 3).get_by_role("radio", name="months").is_checked()
-    assert card(page, 2).locator(".course .missing").inner_text() == "fewer than 11 patients"
+    assert card(page, 2).locator(".course .missing").inner_text() == "withheld"
     card(page, 3).get_by_role("radio", name="visits").check()
     assert curve.get_attribute("d") == before
 
@@ -265,7 +280,7 @@ def test_cards_show_patients_profile_outcome_stability_and_similar_phenotypes(pa
     content = simulated_content()
     first = content["phenotypes"][0]
     text = card(page, 1).inner_text()
-    assert f"{first['leading']['patients']} patients" in text
+    assert f"about {first['leading']['patients']} patients" in text
     assert "clearly higher" in text
     assert f"Odds ratio {first['outcome']['odds_ratio']:.2f}" in text
     assert f"Found again in {round(100 * first['stability']['starts']['share'])}% of other starts" in text
@@ -288,7 +303,7 @@ def test_suppressed_numbers_are_marked(opened):
     hidden["prevalence"] = None
     hidden["leading"] = {"patients": None, "share": None}
     hidden["course"] = {"visits": None, "months": None}
-    hidden["typical"][0]["patients"] = None
+    hidden["typical"] = []
     hidden["profile"][0] |= {"leading": None, "rest": None, "effect": None}
     hidden["outcome"] |= dict.fromkeys(("odds_ratio", "low", "high", "leading", "rest"))
     content["phenotypes"][2]["outcome"] |= {"leading": 0.25, "rest": None}
@@ -297,10 +312,11 @@ def test_suppressed_numbers_are_marked(opened):
     content["overview"]["attrition"][1] |= {"patients": None, "removed": None}
     content["min_cell_size"] = 20
     page = opened(content).page
-    assert card(page, 2).inner_text().count("fewer than 20 patients") == 6
-    assert "25% here, fewer than 20 patients in the rest" in card(page, 3).inner_text()
-    assert "fewer than 20 patients" in page.locator(".map-point[href='#phenotype-2']").text_content()
-    assert page.locator(".attrition").inner_text().count("fewer than 20 patients") == 2
+    assert card(page, 2).inner_text().count("withheld") == 5
+    assert "25% here, withheld in the rest" in card(page, 3).inner_text()
+    assert "withheld" in page.locator(".map-point[href='#phenotype-2']").text_content()
+    assert page.locator(".attrition").inner_text().count("withheld") == 2
+    assert "a figure about fewer than 20 patients" in page.locator("#how-text").text_content()
     assert "NaN" not in page.locator("body").inner_text()
     assert "null" not in page.locator("body").inner_text()
 
@@ -824,6 +840,9 @@ def test_every_control_has_a_name(page):
 STICKING = """() => [...document.querySelectorAll("body *")]
   .filter(node => node.checkVisibility() && !node.closest("svg, .visually-hidden, .printed, .skip, .wide"))
   .filter(node => node.getBoundingClientRect().right > innerWidth + 1).map(node => node.className)"""
+OVER_THE_CARD = """() => [...document.querySelectorAll(".card td")].filter(node => node.checkVisibility())
+  .filter(node => node.getBoundingClientRect().right > node.closest(".card").getBoundingClientRect().right)
+  .map(node => node.textContent)"""
 
 
 def test_no_element_overflows_at_any_width(opened):
@@ -831,8 +850,9 @@ def test_no_element_overflows_at_any_width(opened):
     review_everything(page)
     slide(page, 60)
     page.get_by_label("Order by").select_option("own")
-    for width in (360, 640, 820, 1000, 1440, 1600):
+    for width in (360, 640, 820, 1000, 1280, 1440, 1600):
         page.set_viewport_size({"width": width, "height": 1000})
+        assert page.evaluate(OVER_THE_CARD) == [], width
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
         assert page.evaluate(STICKING) == [], width
         left, right = card(page, 1).locator(".definition"), card(page, 1).locator(".evidence")

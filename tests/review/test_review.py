@@ -372,7 +372,16 @@ def test_definitions_keep_the_models_scale(model):
     number, other = heaviest + 1, (heaviest + 1) % 5 + 1
     reviewed = model.apply_review(decided(model, **{f"p{number}": REJECTED, f"p{other}": {"name": "Kept"}}))
     table, whole = reviewed.phenotypes(top=None, min_weight=0), model.phenotypes(top=None, min_weight=0)
-    assert list(table.columns) == ["phenotype", "name", "kind", "feature", "weight"]
+    assert list(table.columns) == [
+        "phenotype",
+        "name",
+        "kind",
+        "feature",
+        "weight",
+        "rate",
+        "cohort_rate",
+        "lift",
+    ]
     assert set(table["name"][table["phenotype"] == other]) == {"Kept"}
     expected = whole[whole["phenotype"] != number].reset_index(drop=True)
     pd.testing.assert_frame_equal(table.drop(columns="name"), expected)

@@ -3,7 +3,7 @@
 import json
 import shutil
 import warnings
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,9 @@ from phenotaste.selection.matching import average, evidence
 from phenotaste.storage.encoding import unpack
 
 TIMES = ["seconds", "processor_seconds"]
-FIGURES = {"stability", "fit", "weights", "starts", "evidence", "holdout"}
+
+pytestmark = pytest.mark.filterwarnings("ignore:The choice is at the edge")
+FIGURES = {"stability", "fit", "weights", "starts", "evidence", "halves"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def kept(patients, tmp_path_factory):
     """A selection with everything, and its folder."""
     out = tmp_path_factory.mktemp("selection") / "choice"
     found = selection.select(
-        patients, [2, 3, 4], lams=[0.1, 1], n_init=4, bootstraps=3, holdout=1, consensus=True, out=out, jobs=1
+        patients, [2, 3, 4], lams=[0.1, 1], n_init=4, bootstraps=3, halves=1, consensus=True, out=out, jobs=1
     )
     return found, out
 
@@ -49,18 +51,19 @@ def test_a_row_for_each_cell_from_plain_fits(patients, kept):
     """Everything in the table can be had by fitting TASTE by hand with the seeds of the selection."""
     found, _ = kept
     fitting = FitSettings()
-    models = [estimator(Task(START, 3, 0.1, 1.0, n), fitting).fit(patients) for n in range(4)]
-    row = found.table.set_index(["rank", "lam", "mu"]).loc[(3, 0.1, 1.0)]
+    models = [estimator(Task(START, 3, 0.1, 1.0, 0.3, n), fitting).fit(patients) for n in range(4)]
+    row = found.table.set_index(["rank", "lam", "mu", "smooth"]).loc[(3, 0.1, 1.0, 0.3)]
     pairs = [metrics.dissimilarity(a.V_, b.V_) for a, b in combinations(models, 2)]
     assert row["dissimilarity"] == pytest.approx(np.mean(pairs), abs=1e-12)
     assert (row["dissimilarity_low"], row["dissimilarity_high"]) == pytest.approx((min(pairs), max(pairs)))
-    errors = [model.rmse_ for model in models]
-    assert row["rmse"] == pytest.approx(np.mean(errors))
-    assert row["best_start"] == np.argmin(errors)
-    assert row["best_rmse"] == min(errors)
-    assert row["best_cpi"] == models[np.argmin(errors)].cpi_
-    assert row["objective"] == pytest.approx(np.mean([model.loss_curve_[-1] for model in models]))
-    assert [model.init for model in models] == ["nmf", "random", "nmf", "random"]
+    losses = [model.loss_curve_[-1] for model in models]
+    best = models[np.argmin(losses)]
+    assert row["best_start"] == np.argmin(losses)
+    assert (row["best_objective"], row["best_rmse"], row["best_cpi"]) == (min(losses), best.rmse_, best.cpi_)
+    assert row["rmse"] == pytest.approx(np.mean([model.rmse_ for model in models]))
+    assert row["objective"] == pytest.approx(np.mean(losses))
+    assert row["cpi_present"] == pytest.approx(np.mean([model.cpi_present_ for model in models]))
+    assert {(model.init, model.n_init) for model in models} == {("short_fits", 1)}
     assert len({model.random_state for model in models}) == 4
     assert found.table["complete"].all()
     assert found.table["starts"].eq(4).all()
@@ -71,7 +74,7 @@ def test_reproducibility_is_the_minimum_share_over_phenotypes():
     """Two phenotypes: one in all three other starts, one in two of them."""
     a, b, c = np.eye(4)[0], np.eye(4)[1], np.eye(4)[2]
     starts = [(a, b, 1.0), (a, b, 2.0), (b, a, 3.0), (a, c, 4.0)]
-    results = [result(np.column_stack([x, y]), rmse=rmse) for x, y, rmse in starts]
+    results = [result(np.column_stack([x, y]), objective=objective) for x, y, objective in starts]
     row = table.stability_columns(results)
     assert row["reproducibility"] == pytest.approx(2 / 3)
     assert row["matched"] == pytest.approx(5 / 6)
@@ -95,7 +98,8 @@ def test_best_is_a_plain_fit_of_the_chosen_cell(patients, kept):
     chosen = found.table[found.table["chosen"]]
     assert len(chosen) == 1
     row = chosen.iloc[0]
-    assert (found.best.rank, found.best.lam, found.best.mu) == (row["rank"], row["lam"], row["mu"])
+    for name in ("rank", "lam", "mu", "smooth"):
+        assert getattr(found.best, name) == row[name]
     again = TASTE(**found.best.get_params()).fit(patients)
     for name in ("V_", "F_", "H_", "W_", "U_"):
         assert np.array_equal(getattr(found.best, name), getattr(again, name))
@@ -112,17 +116,40 @@ def test_best_is_a_plain_fit_of_the_chosen_cell(patients, kept):
     n_init=st.integers(2, 5),
 )
 def test_tasks_have_names_and_seeds_of_their_own(ranks, lams, n_init):
-    grid, fitting = checked_grid(ranks, lams, 1, n_init), FitSettings(random_state=5)
+    grid, fitting = checked_grid(ranks, lams, 1, n_init, [0, 0.3]), FitSettings(random_state=5)
     tasks = list(grid.tasks())
-    assert len({task.name for task in tasks}) == len(tasks) == len(set(ranks)) * len(set(lams)) * n_init
+    assert len({task.name for task in tasks}) == len(tasks) == len(set(ranks)) * len(set(lams)) * 2 * n_init
     seeds = {(task.rank, task.number): fitting.seed(task) for task in tasks}
     assert all(fitting.seed(task) == seeds[task.rank, task.number] for task in tasks)  # whatever the weights
     assert len(set(seeds.values())) == len(seeds)
 
 
+def test_defaults_are_those_of_a_fit(patients):
+    found = selection.select(patients, 2, n_init=2, halves=0, jobs=1)
+    fitted = TASTE()
+    for name in ("lam", "mu", "smooth", "objective", "balance", "init", "max_iter", "tol", "dtype"):
+        assert getattr(found.best, name) == getattr(fitted, name), name
+
+
+def test_smoothness_is_an_axis_of_the_grid(patients):
+    found = selection.select(patients, [2, 3], smooths=[1, 0], n_init=2, halves=0, jobs=1)
+    assert found.table[["rank", "smooth"]].to_numpy().tolist() == [[2, 0], [2, 1], [3, 0], [3, 1]]
+    assert found.table["objective"].nunique() == 4
+    assert (
+        found.best.smooth == found.as_dict()["smooth"] == found.table[found.table["chosen"]]["smooth"].iloc[0]
+    )
+    assert [axis.get_xlabel() for axis in found.plot("weights").axes] == ["λ (static features)"] * 3
+
+
+def test_the_papers_objective(patients):
+    found = selection.select(patients, 2, lams=0.1, mus=0.1, n_init=2, halves=1, objective="paper", jobs=1)
+    assert (found.best.objective, found.table["smooth"].tolist()) == ("paper", [0.0])
+    assert 0 < found.table["fitted_error"][0] < found.table["held_out_error"][0] < 1
+
+
 def test_a_cell_does_not_depend_on_the_rest_of_the_grid(patients, kept):
     found, _ = kept
-    alone = selection.select(patients, 3, lams=1, n_init=4, holdout=1, jobs=1)
+    alone = selection.select(patients, 3, lams=1, n_init=4, halves=1, jobs=1)
     row = found.table[(found.table["rank"] == 3) & (found.table["lam"] == 1)]
     pd.testing.assert_frame_equal(
         without_times(row).drop(columns="chosen").reset_index(drop=True),
@@ -137,7 +164,7 @@ def test_results_do_not_depend_on_processes_and_threads(patients, kept, tmp_path
     patients.save(tmp_path / "cohort")
     for source, bootstraps in ((patients, 0), (tmp_path / "cohort", 3)):
         other = selection.select(
-            source, [2, 3, 4], lams=[0.1, 1], n_init=4, bootstraps=bootstraps, holdout=1, jobs=2
+            source, [2, 3, 4], lams=[0.1, 1], n_init=4, bootstraps=bootstraps, halves=1, jobs=2
         )
         pd.testing.assert_frame_equal(
             without_times(other.table), without_times(found.table), check_exact=True
@@ -157,7 +184,7 @@ def test_no_temporary_files_are_left(patients, tmp_path, monkeypatch):
         folders = list(tmp_path.glob(f"{execution.TEMPORARY_PREFIX}*"))
         seen.append([oct(folder.stat().st_mode & 0o777) for folder in folders])
 
-    selection.select(patients, [2, 3], n_init=2, jobs=2, callback=look)
+    selection.select(patients, [2, 3], n_init=2, jobs=2, callback=look, halves=0)
     assert seen[0] == ["0o700", "0o700"]  # the fits, and the cohort for the workers
     assert list(tmp_path.iterdir()) == []
 
@@ -166,18 +193,22 @@ def test_no_temporary_files_are_left(patients, tmp_path, monkeypatch):
 
 
 def grid_table(rows):
-    """rank, lam, dissimilarity, its error, reproducibility, rmse, cpi."""
-    names = ["rank", "lam", "dissimilarity", "dissimilarity_se", "reproducibility", "best_rmse", "cpi"]
-    return pd.DataFrame(rows, columns=names).assign(mu=1.0)
+    """rank, lam, dissimilarity, its error, reproducibility, lowest cosine of halves, rmse, cpi."""
+    names = ["rank", "lam", "dissimilarity", "dissimilarity_se", "reproducibility"]
+    names += ["split_half_cosine_min", "best_rmse", "cpi"]
+    made = pd.DataFrame(rows, columns=names).assign(
+        mu=1.0, smooth=0.3, split_half_cosine_static=np.nan, split_half_cosine_static_min=np.nan
+    )
+    return made.assign(split_half_cosine=made["split_half_cosine_min"])
 
 
 RANKS = grid_table(
     [
-        (2, 0.1, 0.010, 0.004, 1.00, 10.0, 0.99),
-        (3, 0.1, 0.012, 0.004, 1.00, 6.0, 0.97),
-        (4, 0.1, 0.030, 0.004, 0.85, 4.0, 0.95),
-        (5, 0.1, 0.200, 0.040, 0.10, 3.5, 0.91),
-        (6, 0.1, 0.150, 0.040, 0.30, 3.1, 0.60),
+        (2, 0.1, 0.010, 0.004, 1.00, 0.97, 10.0, 0.99),
+        (3, 0.1, 0.012, 0.004, 1.00, 0.70, 6.0, 0.97),
+        (4, 0.1, 0.030, 0.004, 0.85, 0.90, 4.0, 0.95),
+        (5, 0.1, 0.200, 0.040, 0.10, 0.81, 3.5, 0.91),
+        (6, 0.1, 0.150, 0.040, 0.30, 0.79, 3.1, 0.60),
     ]
 )
 
@@ -185,6 +216,7 @@ RANKS = grid_table(
 @pytest.mark.parametrize(
     ("rule", "rank"),
     [
+        ("replication", 5),
         ("stability", 2),
         ("one-standard-error", 3),
         ("reproducibility", 4),
@@ -198,6 +230,13 @@ def test_each_rule_on_a_constructed_table(rule, rank):
     assert shuffled.loc[rules.choose(rule, shuffled), "rank"] == rank
 
 
+def test_halves_judge_weights_by_both_definitions():
+    rows = RANKS.assign(rank=[2, 2, 2, 3, 3], cpi=[0.95, 0.95, 0.5, 0.95, 0.95], split_half_cosine=0.9)
+    rows["split_half_cosine_static"] = [0.6, 0.7, 0.9, 0.8, 0.5]
+    assert rules.by_rank("replication", rows).index.tolist() == [1, 3]
+    assert rules.by_rank("reproducibility", rows).index.tolist() == [0, 4]  # the lowest dissimilarity
+
+
 def test_rules_exclude_cells_without_stability():
     partial = RANKS.copy()
     partial.loc[partial["rank"] == 2, "dissimilarity"] = np.nan
@@ -208,10 +247,10 @@ def test_the_papers_rule_takes_any_weights_and_the_others_unique_ones():
     """Weights that let uniqueness go (CPI 0.2) look the most stable at rank 3, and are all there is at rank 4."""
     rows = grid_table(
         [
-            (3, 0.1, 0.02, 0.001, 1.0, 5.0, 0.95),
-            (3, 1.0, 0.01, 0.001, 1.0, 5.0, 0.20),
-            (4, 0.1, 0.09, 0.001, 0.9, 4.0, 0.30),
-            (4, 1.0, 0.08, 0.001, 0.7, 4.0, 0.20),
+            (3, 0.1, 0.02, 0.001, 1.0, 0.9, 5.0, 0.95),
+            (3, 1.0, 0.01, 0.001, 1.0, 0.9, 5.0, 0.20),
+            (4, 0.1, 0.09, 0.001, 0.9, 0.7, 4.0, 0.30),
+            (4, 1.0, 0.08, 0.001, 0.7, 0.7, 4.0, 0.20),
         ]
     )
     assert tuple(rows.loc[rules.choose("stability", rows), ["rank", "lam"]]) == (3, 1.0)
@@ -220,9 +259,51 @@ def test_the_papers_rule_takes_any_weights_and_the_others_unique_ones():
     assert tuple(rows.loc[rules.choose("reproducibility", rows), ["rank", "lam"]]) == (3, 0.1)
 
 
-def test_reproducibility_falls_back_on_the_closest_cell():
-    rows = RANKS.assign(reproducibility=[0.3, 0.5, 0.5, 0.2, 0.1])
-    assert rows.loc[rules.choose("reproducibility", rows), "rank"] == 4
+@pytest.mark.parametrize(
+    ("rule", "column"), [("reproducibility", "reproducibility"), ("replication", "split_half_cosine_min")]
+)
+def test_a_rule_falls_back_on_the_closest_cell(rule, column):
+    rows = RANKS.assign(**{column: [0.3, 0.5, 0.5, 0.2, 0.1]})
+    assert rows.loc[rules.choose(rule, rows), "rank"] == 4
+
+
+@pytest.mark.parametrize(
+    ("column", "rank"),
+    [("split_half_cosine_min", 2), ("split_half_cosine_static_min", 2), ("reproducibility", 3)],
+)
+def test_replication_is_of_both_definitions(column, rank):
+    rows = RANKS.iloc[:2].assign(split_half_cosine_min=0.9, split_half_cosine_static_min=0.9)
+    rows.loc[1, column] = 0.79
+    assert rows.loc[rules.choose("replication", rows), "rank"] == rank
+
+
+def test_the_default_rule_needs_halves():
+    assert rules.checked_rule(None, 2) == "replication"
+    assert rules.checked_rule(None, 0) == "reproducibility"
+    with pytest.raises(InputError, match="rule='replication' compares halves of the patients: give halves=1"):
+        rules.checked_rule("replication", 0)
+
+
+@pytest.mark.parametrize(
+    ("rank", "lam", "said"),
+    [
+        (3, 0.1, None),
+        (2, 0.1, None),  # one phenotype is no alternative
+        (4, 0.1, "rank=4 is the largest"),
+        (3, 0.01, "lam=0.01 is the smallest"),
+        (4, 1.0, "rank=4 is the largest and lam=1 is the largest"),
+    ],
+)
+def test_a_choice_at_the_edge_of_the_grid_is_said(rank, lam, said):
+    rows = pd.DataFrame(
+        [(r, w, 1.0) for r in (2, 3, 4) for w in (0.01, 0.1, 1.0)], columns=["rank", "lam", "mu"]
+    ).assign(smooth=0.3)
+    chosen = rows.index[(rows["rank"] == rank) & (rows["lam"] == lam)][0]
+    sentence = rules.edge_warning(rows, chosen)
+    assert (sentence is None) if said is None else (f"edge of the grid ({said}): extend" in sentence)
+    zero = rows.assign(lam=rows["lam"].replace(0.01, 0.0))
+    if lam == 0.01:
+        assert rules.edges(zero, chosen) == {}  # no weight is below zero
 
 
 def test_a_grid_of_one_rank_has_one_answer():
@@ -234,14 +315,21 @@ def test_the_command_has_the_same_rules():
     from phenotaste.cli.select import RuleChoice
 
     assert [choice.value for choice in RuleChoice] == list(rules.RULES)
-    assert rules.DEFAULT in rules.RULES
+    assert {rules.DEFAULT, rules.WITHOUT_HALVES} <= set(rules.RULES)
 
 
 # --- evidence and consensus --------------------------------------------------------------------------------
 
 
-def result(V, F=None, rmse=1.0, H=None):
-    figures = {"rmse": rmse, "cpi": 1.0, "objective": 1.0, "iterations": 3, "outcome": "converged"}
+def result(V, F=None, objective=1.0, H=None):
+    figures = {
+        "rmse": 1.0,
+        "cpi": 1.0,
+        "cpi_present": 1.0,
+        "objective": objective,
+        "iterations": 3,
+        "outcome": "converged",
+    }
     return Result(np.asarray(V, float), F, np.eye(np.shape(V)[1]) if H is None else H, figures)
 
 
@@ -277,34 +365,75 @@ def test_evidence_counts_reproduced_phenotypes(kept, patients):
 
 def test_bootstraps_and_halves_hold_the_patients_they_should(patients):
     fitting = FitSettings(random_state=2)
-    first, _ = task_patients(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 0), fitting)
-    same, _ = task_patients(patients, Task(BOOTSTRAP, 4, 1.0, 1.0, 0), fitting)
-    other, _ = task_patients(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 1), fitting)
+    first, _ = task_patients(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 0.3, 0), fitting)
+    same, _ = task_patients(patients, Task(BOOTSTRAP, 4, 1.0, 1.0, 0.3, 0), fitting)
+    other, _ = task_patients(patients, Task(BOOTSTRAP, 3, 0.1, 1.0, 0.3, 1), fitting)
     assert len(first) == len(patients)
     assert first.patient_ids.tolist() == same.patient_ids.tolist() != other.patient_ids.tolist()
     assert len({name.split("#")[0] for name in first.patient_ids}) < len(patients)
-    halves = [task_patients(patients, Task(HALF, 3, 0.1, 1.0, n), fitting) for n in range(4)]
+    halves = [task_patients(patients, Task(HALF, 3, 0.1, 1.0, 0.3, n), fitting) for n in range(4)]
     ids = [sorted(fitted.patient_ids.tolist()) for fitted, _ in halves]
     assert sorted(ids[0] + ids[1]) == sorted(patients.patient_ids.tolist())
     assert [sorted(unseen.patient_ids.tolist()) for _, unseen in halves[:2]] == [ids[1], ids[0]]
     assert ids[2] != ids[0]
 
 
-def test_holdout_is_the_error_of_patients_not_fitted(patients, kept):
+def test_held_out_error_is_the_error_of_patients_not_fitted(patients, kept):
     found, _ = kept
     fitting, errors = FitSettings(), []
     for number in (0, 1):
-        task = Task(HALF, 3, 0.1, 1.0, number)
+        task = Task(HALF, 3, 0.1, 1.0, 0.3, number)
         seen, unseen = task_patients(patients, task, fitting)
         model = estimator(task, fitting).fit(seen)
         scored = model.project(unseen)
-        rebuilt = (scored.U * np.repeat(scored.W, np.diff(unseen.offsets), axis=0)) @ model.V_.T
+        owner = np.repeat(np.arange(len(unseen)), np.diff(unseen.offsets))
+        rebuilt = (scored.U * (scored.W * scored.scale[:, None])[owner]) @ model.V_.T
         X = unseen.visits.toarray()
-        errors.append(np.sum((X - rebuilt) ** 2) / np.sum(X**2))
+        missed, size = (np.bincount(owner, np.sum(Y**2, axis=1)) for Y in (X - rebuilt, X))
+        errors.append(np.mean(missed / size))
     row = found.table.set_index(["rank", "lam"]).loc[(3, 0.1)]
     assert row["held_out_error"] == pytest.approx(np.mean(errors), rel=1e-6)
     assert row["fitted_error"] < row["held_out_error"] < 1
-    assert 0 <= row["split_half_cosine_min"] <= row["split_half_cosine"] <= 1
+
+
+def test_halves_are_compared_by_fits_of_several_starts(patients, kept):
+    """The cosines in the table are those of two plain fits, matched on V; F follows that matching."""
+    found, _ = kept
+    models = []
+    for number in (0, 1):
+        task = Task(HALF, 3, 0.1, 1.0, 0.3, number)
+        model = estimator(task, FitSettings())
+        assert model.n_init is None  # TASTE's own number of starts
+        models.append(model.fit(task_patients(patients, task, FitSettings())[0]))
+    cosines = metrics.cosines(models[0].V_, models[1].V_)
+    pairs = max(permutations(range(3)), key=lambda order: sum(cosines[r, order[r]] for r in range(3)))
+    static = metrics.cosines(models[0].F_, models[1].F_)
+    row = found.table.set_index(["rank", "lam"]).loc[(3, 0.1)]
+    for name, values in (("split_half_cosine", cosines), ("split_half_cosine_static", static)):
+        matched = [values[r, pairs[r]] for r in range(3)]
+        assert row[name] == pytest.approx(np.mean(matched), abs=1e-12)
+        assert row[f"{name}_min"] == pytest.approx(min(matched), abs=1e-12)
+    record = found.as_dict()
+    chosen = found.table[found.table["chosen"]].iloc[0]
+    assert record["split_half_cosine_static_min"] == chosen["split_half_cosine_static_min"]
+
+
+def test_halves_average_over_splits_and_skip_unfinished_ones():
+    a, b, c = np.eye(4)[:, [0, 1]], np.eye(4)[:, [1, 0]], np.eye(4)[:, [0, 2]]
+    errors = {"held_out_error": 0.5, "fitted_error": None}
+    one, same, other = (result(V)._replace(figures=errors) for V in (a, b, c))
+    row = table.halves_columns([one, same, one, other, one, None])
+    assert (row["split_half_cosine"], row["split_half_cosine_min"]) == (0.75, 0.5)
+    assert row["held_out_error"] == 0.5
+    assert np.isnan([row["split_half_cosine_static"], row["fitted_error"]]).all()
+
+
+def test_one_patient_has_no_halves():
+    found = selection.select(made_up(1)[:1], [1, 2], n_init=2, jobs=1)
+    assert "split_half_cosine" not in found.table
+    assert found.as_dict()["split_half_cosine"] is None
+    with pytest.raises(InputError, match="needs more than this selection has: fits of halves"):
+        found.plot("halves")
 
 
 def test_consensus_is_a_model_that_scores(patients, kept):
@@ -343,8 +472,10 @@ def test_figures_and_page_are_written(kept):
 
 
 def test_a_figure_that_cannot_be_drawn_is_refused(patients):
-    found = selection.select(patients, 2, n_init=2, jobs=1)
-    with pytest.raises(InputError, match="needs more than this selection has: more than one lam or mu"):
+    found = selection.select(patients, 2, n_init=2, jobs=1, halves=0)
+    with pytest.raises(
+        InputError, match="needs more than this selection has: more than one lam, mu or smooth"
+    ):
         found.plot("weights")
     with pytest.raises(InputError, match="no figure 'pie': choose one of stability, fit, starts"):
         found.plot("pie")
@@ -355,7 +486,7 @@ def test_no_patient_data_is_on_disk(kept, patients):
     ids = [f"patient-{k:04d}" for k in range(len(patients))]
     named = Cohort(patients.visits, patients.offsets, patients.static, patient_ids=ids)
     shutil.rmtree(out.parent / "named", ignore_errors=True)
-    selection.select(named, 2, n_init=2, bootstraps=1, jobs=1, out=out.parent / "named")
+    selection.select(named, 2, n_init=2, bootstraps=1, jobs=1, out=out.parent / "named", halves=0)
     for path in (out.parent / "named").rglob("*"):
         assert path.is_dir() or b"patient-0" not in path.read_bytes()
     fit = unpack(next((out / "fits").glob("start-*")).read_bytes()).arrays
@@ -371,6 +502,7 @@ def test_resume_does_only_what_is_missing_and_ends_the_same(patients, kept, tmp_
     shutil.copytree(out, broken)
     fits = sorted((broken / "fits").glob("start-*"))
     fits[0].unlink()
+    sorted((broken / "fits").glob("half-*"))[0].unlink()
     fits[1].write_bytes(fits[1].read_bytes()[:-9])  # torn
     flipped = bytearray(fits[2].read_bytes())
     flipped[-3] ^= 1
@@ -380,10 +512,10 @@ def test_resume_does_only_what_is_missing_and_ends_the_same(patients, kept, tmp_
     done = []
     with pytest.warns(UserWarning, match=r"2 of the files in .* are damaged: recomputed"):
         again = selection.select(
-            patients, [2, 3, 4], lams=[0.1, 1], n_init=4, bootstraps=3, holdout=1, consensus=True,
+            patients, [2, 3, 4], lams=[0.1, 1], n_init=4, bootstraps=3, halves=1, consensus=True,
             out=broken, resume=True, jobs=1, callback=done.append,
         )  # fmt: skip
-    assert len(done) == 3
+    assert len(done) == 4
     assert {path: path.stat().st_mtime_ns for path in fits[3:]} == untouched
     assert not list((broken / "fits").glob(".*"))
     pd.testing.assert_frame_equal(without_times(again.table), without_times(found.table), check_exact=True)
@@ -393,21 +525,21 @@ def test_resume_does_only_what_is_missing_and_ends_the_same(patients, kept, tmp_
 
 def test_a_grid_may_grow_but_not_shrink(patients, tmp_path):
     out = tmp_path / "choice"
-    small = selection.select(patients, [2, 3], n_init=2, out=out, jobs=1)
+    small = selection.select(patients, [2, 3], n_init=2, out=out, jobs=1, halves=0)
     done = []
     larger = selection.select(
-        patients, [2, 3, 4], n_init=3, out=out, resume=True, jobs=1, callback=done.append
+        patients, [2, 3, 4], n_init=3, out=out, resume=True, jobs=1, callback=done.append, halves=0
     )
     assert len(done) == 5
-    whole = selection.select(patients, [2, 3, 4], n_init=3, jobs=1)
+    whole = selection.select(patients, [2, 3, 4], n_init=3, jobs=1, halves=0)
     pd.testing.assert_frame_equal(without_times(larger.table), without_times(whole.table), check_exact=True)
     assert len(small.table) == 2
     with pytest.raises(InputError, match="a grid can be extended, not reduced"):
-        selection.select(patients, [2, 3], n_init=3, out=out, resume=True)
+        selection.select(patients, [2, 3], n_init=3, out=out, resume=True, halves=0)
     with pytest.raises(InputError, match=r"started with different settings \(tol\)"):
-        selection.select(patients, [2, 3, 4], n_init=3, out=out, resume=True, tol=1e-3)
+        selection.select(patients, [2, 3, 4], n_init=3, out=out, resume=True, tol=1e-3, halves=0)
     with pytest.raises(InputError, match=r"started with different settings \(random_state\)"):
-        selection.select(patients, [2, 3, 4], n_init=3, out=out, resume=True, random_state=9)
+        selection.select(patients, [2, 3, 4], n_init=3, out=out, resume=True, random_state=9, halves=0)
 
 
 def test_an_interrupt_leaves_a_table_of_what_is_finished(patients, tmp_path):
@@ -418,20 +550,20 @@ def test_an_interrupt_leaves_a_table_of_what_is_finished(patients, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        selection.select(patients, [2, 3], n_init=2, out=out, jobs=1, callback=stop)
+        selection.select(patients, [2, 3], n_init=2, out=out, jobs=1, callback=stop, halves=0)
     partial = pd.read_csv(out / "table.csv")
     assert partial["starts"].tolist() == [2, 1]
     assert partial["complete"].tolist() == [True, False]
     assert partial["dissimilarity"].notna().tolist() == [True, False]
-    again = selection.select(patients, [2, 3], n_init=2, out=out, resume=True, jobs=1)
-    whole = selection.select(patients, [2, 3], n_init=2, jobs=1)
+    again = selection.select(patients, [2, 3], n_init=2, out=out, resume=True, jobs=1, halves=0)
+    whole = selection.select(patients, [2, 3], n_init=2, jobs=1, halves=0)
     pd.testing.assert_frame_equal(without_times(again.table), without_times(whole.table), check_exact=True)
 
 
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_damage_to_a_file_of_a_fit_is_detected(data, tmp_path_factory):
-    folder, task = SelectionFolder(tmp_path_factory.mktemp("files")), Task(START, 2, 0.1, 1.0, 0)
+    folder, task = SelectionFolder(tmp_path_factory.mktemp("files")), Task(START, 2, 0.1, 1.0, 0.3, 0)
     folder.results.mkdir()
     path = folder.result_path(task)
     rng = np.random.default_rng(0)
@@ -466,7 +598,7 @@ def test_any_damage_to_a_file_of_a_fit_is_detected(data, tmp_path_factory):
         ({"ranks": [3], "n_init": 1}, "n_init=1 is too few: stability compares pairs of starts"),
         (
             {"ranks": [3], "rule": "best"},
-            "rule='best' does not exist: choose one of reproducibility, stability",
+            "rule='best' does not exist: choose one of replication, reproducibility, stability",
         ),
         ({"ranks": [3], "bootstraps": -1}, "bootstraps=-1"),
         ({"ranks": [3], "jobs": 0}, "jobs=0"),
@@ -487,39 +619,39 @@ def test_a_foreign_folder_is_refused_and_not_changed(patients, kept, tmp_path):
     other = simulate.ehr(80, n_features=30, n_static=6, mean_visits=12, rank=3, random_state=4)[0]
     for resume in (False, True):
         with pytest.raises(InputError, match=r"holds other results \(different cohort\)"):
-            selection.select(other, [2, 3, 4], lams=[0.1, 1], n_init=4, out=out, resume=resume)
+            selection.select(other, [2, 3, 4], lams=[0.1, 1], n_init=4, out=out, resume=resume, halves=0)
     with pytest.raises(InputError, match="already holds this selection"):
-        selection.select(patients, [2, 3, 4], lams=[0.1, 1], n_init=4, out=out)
+        selection.select(patients, [2, 3, 4], lams=[0.1, 1], n_init=4, out=out, halves=0)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(InputError, match="contains files that are not from a selection"):
-        selection.select(patients, [2], n_init=2, out=tmp_path / "mine", resume=True)
+        selection.select(patients, [2], n_init=2, out=tmp_path / "mine", resume=True, halves=0)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
-        selection.select(patients, [2], n_init=2, out=tmp_path / "file")
+        selection.select(patients, [2], n_init=2, out=tmp_path / "file", halves=0)
     patients.save(tmp_path / "cohort")
     with pytest.raises(InputError, match="within the cohort's folder"):
-        selection.select(tmp_path / "cohort", [2], n_init=2, out=tmp_path / "cohort" / "choice")
+        selection.select(tmp_path / "cohort", [2], n_init=2, out=tmp_path / "cohort" / "choice", halves=0)
     with pytest.raises(InputError, match="Give a Cohort or the folder of one, not list"):
         selection.select([1, 2], [2])
 
 
 def test_settings_that_cannot_be_read_are_not_a_selection(patients, tmp_path):
     out = tmp_path / "choice"
-    selection.select(patients, [2], n_init=2, out=out, jobs=1)
+    selection.select(patients, [2], n_init=2, out=out, jobs=1, halves=0)
     for text in ("", "{}", '{"format": 1, "grid": 3}', json.dumps({"format": 99})):
         (out / "settings.json").write_text(text)
         with pytest.raises(InputError, match="not from a selection"):
-            selection.select(patients, [2], n_init=2, out=out, resume=True)
+            selection.select(patients, [2], n_init=2, out=out, resume=True, halves=0)
 
 
 def test_two_runs_at_once_into_one_folder_are_kept_apart(patients, tmp_path):
     def second(progress):
         with pytest.raises(InputError, match="in use by another process"):
-            selection.select(patients, [2], n_init=2, out=tmp_path / "choice", resume=True)
+            selection.select(patients, [2], n_init=2, out=tmp_path / "choice", resume=True, halves=0)
 
-    selection.select(patients, [2], n_init=2, out=tmp_path / "choice", jobs=1, callback=second)
+    selection.select(patients, [2], n_init=2, out=tmp_path / "choice", jobs=1, callback=second, halves=0)
 
 
 # --- degenerate cohorts ------------------------------------------------------------------------------------
@@ -528,10 +660,10 @@ def test_two_runs_at_once_into_one_folder_are_kept_apart(patients, tmp_path):
 def test_selection_on_degenerate_cohorts():
     """No static features, empty histories, one phenotype, more phenotypes than features."""
     plain = made_up(1, n_static=0)
-    found = selection.select(plain, [1, 2], n_init=2, bootstraps=1, holdout=1, consensus=True, jobs=1)
+    found = selection.select(plain, [1, 2], n_init=2, bootstraps=1, halves=1, consensus=True, jobs=1)
     assert set(found.evidence["factor"]) == {"V"}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        selection.select(made_up(2, n_features=3), [4, 5], mus=[0, 1], n_init=2, jobs=1)
+        selection.select(made_up(2, n_features=3), [4, 5], mus=[0, 1], n_init=2, jobs=1, halves=0)
     assert sum("exceeds the 3 temporal features" in str(note.message) for note in said) == 1
     assert sum("mu=0 drops" in str(note.message) for note in said) == 1

@@ -1,6 +1,7 @@
 """`phenotaste select`: what it prints, writes and refuses."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from phenotaste import TASTE, simulate
 from phenotaste.cli.select import parse_numbers, parse_ranks
 
-GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--jobs", "1")
+GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--halves", "1", "--jobs", "1")
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,8 @@ def test_from_cohort_to_model_and_resumed(call, place):
     assert "← chosen" in out
     assert "of 2 other starts" in out
     assert "of 2 bootstrap samples" in out
+    assert "fit, halves" in out
+    assert re.search(r"CPI [01]\.\d+  V [01]\.\d+  F [01]\.\d+  ← chosen", out)
     folder = place / "choice"
     names = {path.name for path in folder.iterdir()}
     assert names == {
@@ -47,9 +50,35 @@ def test_from_cohort_to_model_and_resumed(call, place):
     status, out, err = call("cohort", "--out", "choice", *GRID, "--resume", "--json")
     assert status == 0, err
     record = json.loads(out)
-    assert (record["rank"], record["model"], record["rule"]) == (rank, "choice/best", "reproducibility")
+    assert (record["rank"], record["model"], record["rule"]) == (rank, "choice/best", "replication")
+    row = pd.read_csv(folder / "table.csv").set_index("rank").loc[rank]
+    assert record["split_half_cosine"] == row["split_half_cosine"]
+    assert record["split_half_cosine_static_min"] == row["split_half_cosine_static_min"]
     status, out, err = call("cohort", "--out", "choice", *GRID, "--resume", "--json", "--rule", "stability")
     assert json.loads(out)["rule"] == "stability"
+
+
+def test_a_choice_at_the_edge_of_the_grid_warns_in_one_sentence(call, place):
+    quick = (
+        "--n-init",
+        "2",
+        "--bootstraps",
+        "0",
+        "--halves",
+        "0",
+        "--jobs",
+        "1",
+        "--rule",
+        "cpi-floor",
+        "--json",
+    )
+    status, out, err = call("cohort", "--out", "edge", "--ranks", "1:2", *quick)
+    sentence = "The choice is at the edge of the grid (rank=2 is the largest): extend the grid and resume."
+    assert (status, err) == (0, f"Note: {sentence}\n")
+    assert json.loads(out)["warning"] == sentence
+    assert sentence in (place / "edge" / "selection.md").read_text()
+    status, out, err = call("cohort", "--out", "single", "--ranks", "2", *quick)
+    assert (status, err, json.loads(out)["warning"]) == (0, "", None)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +89,8 @@ def test_from_cohort_to_model_and_resumed(call, place):
         (("--ranks", "2:3", "--n-init", 1), "n_init=1 is too few"),
         (("--ranks", "2:3", "--lams", ","), "lams is empty"),
         (("--ranks", "2:3", "--mus", "-1"), "mus contains -1"),
+        (("--ranks", "2:3", "--smooths", "-1"), "smooths contains -1"),
+        (("--ranks", "2:3", "--smooths", "1", "--objective", "paper"), 'objective="paper" has no smoothness'),
     ],
 )
 def test_refused_with_one_sentence(call, place, options, sentence):

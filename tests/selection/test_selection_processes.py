@@ -27,7 +27,10 @@ SAME = (
     "figures/starts.pdf",
 )
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc"),
+    pytest.mark.filterwarnings("ignore:The choice is at the edge"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +79,7 @@ def test_killed_five_times_at_random_the_result_is_the_same(place):
     """kill -9: no worker outlives it, nothing on disk is corrupt, and going on ends as if nothing had been."""
     # Fits slow enough that no machine finishes the grid between two kills.
     simulate.ehr(500, mean_visits=40, rank=3, random_state=1)[0].save(place / "larger")
-    grid = ("--ranks", "2:6", "--n-init", 6, "--bootstraps", 4, "--holdout", 1)
+    grid = ("--ranks", "2:6", "--n-init", 6, "--bootstraps", 4, "--halves", 1)
     whole = start(place, "whole", *grid, cohort="larger")
     assert whole.wait(timeout=600) == 0, whole.stderr.read()
     total, chance = finished(place / "whole"), random.Random(os.environ.get("PYTEST_SEED", 0))
@@ -103,7 +106,7 @@ def test_killed_five_times_at_random_the_result_is_the_same(place):
 
 
 def test_ctrl_c_leaves_a_table_and_no_worker(place):
-    grid = ("--ranks", "2:9", "--n-init", 8)
+    grid = ("--ranks", "2:9", "--n-init", 8, "--halves", 0)
     process = start(place, "interrupted", *grid)
     wait_for(lambda: finished(place / "interrupted") >= 6)
     workers = children(process.pid)
@@ -131,13 +134,13 @@ def test_a_worker_that_is_killed_is_replaced(place, tmp_path):
             killed.append(children(os.getpid())[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    found = selection.select(cohort, [2, 3], n_init=4, jobs=2, callback=kill_one)
-    whole = selection.select(cohort, [2, 3], n_init=4, jobs=1)
+    found = selection.select(cohort, [2, 3], n_init=4, halves=0, jobs=2, callback=kill_one)
+    whole = selection.select(cohort, [2, 3], n_init=4, halves=0, jobs=1)
     assert killed
     assert found.table["complete"].all()
     assert (found.best.V_ == whole.best.V_).all()
     setup = {"cohort": "nowhere", "digest": "", "folder": str(tmp_path), "settings": {}, "threads": 1}
-    tasks = [Task("start", 2, 0.1, 1.0, number) for number in range(2)]
+    tasks = [Task("start", 2, 0.1, 1.0, 0.3, number) for number in range(2)]
     with pytest.raises(InputError, match="nowhere is not a saved cohort"):
         workers.run_workers(MODULE, setup, tasks, jobs=2, threads=1, on_done=print)
     with pytest.raises(InputError, match="3 worker processes ended before their work was done"):
@@ -150,7 +153,7 @@ def test_a_cohort_that_changes_during_the_run_is_detected(place, tmp_path):
         workers.run_workers(
             MODULE,
             setup | {"settings": {}, "threads": 1},
-            [Task("start", 2, 0.1, 1.0, 0)],
+            [Task("start", 2, 0.1, 1.0, 0.3, 0)],
             jobs=1,
             threads=1,
             on_done=print,

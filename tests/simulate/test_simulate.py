@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
+from sklearn.decomposition import NMF
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from phenotaste import simulate
 from phenotaste.errors import InputError
+from phenotaste.metrics import matched_similarity
 from phenotaste.simulate import _ehr, _heart_failure, paper_phenotypes
 from phenotaste.simulate._common import shares
 from phenotaste.taste import TASTE
@@ -22,6 +24,7 @@ SIMULATORS = {
     "recovery": lambda seed: simulate.recovery(noise=0.1, n_patients=20, random_state=seed),
     "heart_failure": lambda seed: simulate.heart_failure(200, random_state=seed),
     "ehr": lambda seed: simulate.ehr(200, random_state=seed),
+    "skewed": lambda seed: simulate.ehr(200, lengths="skewed", random_state=seed),
 }
 
 
@@ -110,6 +113,9 @@ def test_bad_seed_is_refused(name, seed):
         (lambda: simulate.ehr(10, codes_per_visit=0.5), "codes_per_visit"),
         (lambda: simulate.ehr(10, codes_per_visit=200), "codes_per_visit"),
         (lambda: simulate.ehr(10, separation=1.01), "separation"),
+        (lambda: simulate.ehr(10, lengths="short"), "lengths"),
+        (lambda: simulate.ehr(10, lengths="skewed", mean_visits=20), "mean_visits"),
+        (lambda: simulate.ehr(10, lengths="skewed", codes_per_visit=3), "codes_per_visit"),
     ],
 )
 def test_bad_argument_is_refused_by_name(call, word):
@@ -384,10 +390,29 @@ def test_ehr_at_the_edge_is_still_canonical(sizes):
     assert c.visits.indices.max() < c.shape[1]
 
 
+def test_ehr_with_skewed_lengths_has_short_and_long_histories_of_sparse_visits():
+    c, _ = simulate.ehr(3000, lengths="skewed", random_state=3)
+    n_visits, n_codes = np.diff(c.offsets), np.diff(c.visits.indptr)
+    assert (n_visits.min(), n_visits.max()) == (1, 400)
+    assert np.median(n_visits) == pytest.approx(10, abs=0.5)
+    assert np.log(n_visits).mean() == pytest.approx(np.log(10), abs=0.1)  # as long as short on the log scale
+    assert (n_codes.min(), n_codes.max()) == (3, 7)
+    assert np.bincount(n_codes)[3:] / len(n_codes) == pytest.approx(0.2, abs=0.01)
+
+
+def test_ehr_with_skewed_lengths_shows_its_phenotypes_in_sums_over_patients():
+    c, t = simulate.ehr(1000, lengths="skewed", random_state=5)
+    assert cosines(t.V, t.V)[~np.eye(10, dtype=bool)].max() > 0.1  # phenotypes share codes
+    totals = code_totals(c)
+    totals /= np.linalg.norm(totals, axis=1, keepdims=True)
+    found = NMF(10, init="nndsvda", max_iter=500, random_state=0).fit(totals).components_.T
+    assert matched_similarity(found, t.V) > 0.98
+
+
 def test_ehr_visit_that_has_used_up_its_codes_takes_others():
     only_code_two = np.array([[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]] * 2)
     codes = np.empty(4, np.int32)
-    _ehr._draw_codes(np.random.default_rng(0), np.ones(1), only_code_two, codes)
+    _ehr._draw_codes(np.random.default_rng(0), np.ones(1), only_code_two, 0.15, codes)
     assert list(codes) == [0, 1, 2, 3]
 
 

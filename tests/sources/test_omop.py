@@ -5,12 +5,16 @@ import shutil
 import subprocess
 import sys
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv as pa_csv
 
 from helpers import simulated_cdm as made
 from helpers.omop import COLUMNS, OPTIONS, concept_set, expected, read, refusal
+from phenotaste.build.patient_facts import label_columns
 from phenotaste.sources import omop
 from phenotaste.sources.omop.backends import open_cdm
 from phenotaste.sources.omop.vocabulary import index_codes
@@ -56,9 +60,15 @@ def test_concepts_as_they_are(tables, parquet):
     held = tables["condition_occurrence"]
     found = events(parquet, "diagnosis")
     wanted = [
-        (p, dt.datetime.combine(d, dt.time()), str(v) if v else None, str(c or 0))
-        for p, d, v, c in zip(
-            *(held[n].to_pylist() for n in ("person_id", "condition_start_date", "visit_occurrence_id")),
+        (
+            p,
+            moment if moment and moment.date() == d else dt.datetime.combine(d, dt.time()),
+            str(v) if v else None,
+            str(c or 0),
+        )
+        for p, d, moment, v, c in zip(
+            *(held[n].to_pylist() for n in ("person_id", "condition_start_date", "condition_start_datetime")),
+            held["visit_occurrence_id"].to_pylist(),
             held["condition_concept_id"].to_pylist(),
             strict=True,
         )
@@ -67,6 +77,33 @@ def test_concepts_as_they_are(tables, parquet):
     assert as_text == sorted(wanted, key=repr)
     assert {r["vocabulary"] for r in found} == {"OMOP"}
     assert "0" in {r["code"] for r in found}  # unmapped ones are there to be counted
+
+
+def test_results_have_the_range_the_unit_and_the_interpretation_of_their_row(tables, parquet):
+    with Workspace(threads=1) as workspace:
+        records = omop.read(workspace, str(parquet), kinds=("measurement",))
+        found = records.measurements.to_pyarrow().to_pylist()
+        assert records.events.count().execute() == 0
+        names = {row["code"]: row["name"] for row in records.names.to_pyarrow().to_pylist()}
+    meaning = {0: None, 4328749: "high", 4267416: "low", 4069590: "normal", 4135493: "abnormal"}
+    wanted = [
+        (
+            row["person_id"],
+            str(row["measurement_concept_id"]),
+            row["value_as_number"],
+            row["range_low"],
+            row["range_high"],
+            row["unit_source_value"] or ("8840" if row["unit_concept_id"] else None),
+            meaning[row["value_as_concept_id"]],
+            None if row["visit_occurrence_id"] is None else str(row["visit_occurrence_id"]),
+        )
+        for row in tables["measurement"].to_pylist()
+    ]
+    columns = ("patient", "code", "value", "low", "high", "unit", "flag", "visit")
+    assert sorted(repr([row[name] for name in columns]) for row in found) == sorted(
+        repr(list(row)) for row in wanted
+    )
+    assert names[str(made.BMI)] == "BMI"
 
 
 def drug_counts(tables, classes):
@@ -212,7 +249,11 @@ def test_facts(tables, parquet):
 def test_a_cohort_is_the_population_and_the_index(parquet):
     with Workspace(threads=1) as workspace:
         records = omop.read(workspace, str(parquet), cohort_table="cohort", cohort_id=7)
-        held = {name: getattr(records, name).to_pyarrow() for name in COLUMNS if name != "names"}
+        held = {
+            name: getattr(records, name).to_pyarrow()
+            for name in COLUMNS
+            if name not in ("names", "measurements")
+        }
     for name, table in held.items():
         assert set(table["patient"].to_pylist()) <= set(range(1000, 1040)), name
     assert len(held["persons"]) == 40
@@ -267,7 +308,7 @@ def test_concept_sets_that_cannot_be_used(parquet, tmp_path):
     for text in ("{", "[1]", '{"items": [{}]}', "3"):
         (tmp_path / "bad.json").write_text(text)
         assert "bad.json" in refusal(parquet, index_concepts=tmp_path / "bad.json")
-    assert "could not be read" in refusal(parquet, index_concepts=tmp_path / "absent.json")
+    assert "does not exist" in refusal(parquet, index_concepts=tmp_path / "absent.json")
     assert "omit one of them" in refusal(parquet, index_concepts=chosen, condition_level=2)
 
 
@@ -353,7 +394,34 @@ def test_a_time_where_there_is_no_date(tables, parquet, tmp_path):
     folder = copy_of(parquet, tmp_path)
     held = tables["condition_occurrence"]
     made.write_parquet({"condition_occurrence": held.drop(["condition_start_date"])}, folder)
-    assert read(folder)["events"] == expected(parquet)["events"]  # the day of 23:59
+    times = [row["time"] for row in events(folder, "diagnosis")]
+    assert sorted(times, key=repr) == sorted(held["condition_start_datetime"].to_pylist(), key=repr)
+
+
+def test_visits_have_their_end(tables, parquet):
+    with Workspace(threads=1) as workspace:
+        found = omop.read(workspace, str(parquet)).visits.to_pyarrow().to_pylist()
+    wanted = {}
+    for row in tables["visit_occurrence"].to_pylist():
+        day, moment = row["visit_end_date"], row["visit_end_datetime"]
+        end = (
+            moment
+            if day is None or (moment and moment.date() == day)
+            else dt.datetime.combine(day, dt.time())
+        )
+        wanted[str(row["visit_occurrence_id"])] = row["visit_start_datetime"], end
+    assert {row["visit"]: (row["time"], row["end_time"]) for row in found} == wanted
+
+
+def test_eras_only_where_they_do_not_part_drugs_from_diagnoses(tables, parquet, tmp_path):
+    """Without a vocabulary to roll up with, eras have the ingredients, but exposures have the visits."""
+    folder = copy_of(parquet, tmp_path, without=("concept_ancestor",))
+    drugs = events(folder, "medication")
+    assert {int(row["code"]) for row in drugs} == {*made.DRUGS, 1101, 0}
+    assert sum(row["visit"] is not None for row in drugs) > len(drugs) / 2
+    held = tables["drug_exposure"]
+    made.write_parquet({"drug_exposure": held.drop(["visit_occurrence_id"])}, folder)
+    assert {int(row["code"]) for row in events(folder, "medication")} == set(made.INGREDIENTS)
 
 
 def test_missing_tables_and_columns(tables, parquet, tmp_path):
@@ -391,6 +459,22 @@ def test_values_that_cannot_be_read(tables, tmp_path):
         said = refusal(tmp_path)
         assert column in said
         assert bad not in said
+
+
+def test_a_few_bad_dates_of_birth_or_death_are_missing_and_counted(tables, tmp_path):
+    folder = made.write_csv(tables, tmp_path)
+    for name, column in (("person", "birth_datetime"), ("death", "death_date")):
+        held = tables[name]
+        texts = [None if value is None else str(value) for value in held[column].to_pylist()]
+        texts[0] = "31/12/1950"
+        at = held.schema.get_field_index(column)
+        made.write_csv({name: held.set_column(at, column, pa.array(texts))}, folder)
+    notes = read(folder)["notes"]
+    assert "Column birth_datetime of person has 1 value that is not a date, counted as missing." in notes
+    assert "Column death_date of death has 1 value that is not a date, counted as missing." in notes
+    texts = ["31/12/1950"] * len(held)
+    made.write_csv({name: held.set_column(at, column, pa.array(texts))}, folder)
+    assert "column death_date of death has" in refusal(folder)
 
 
 @pytest.mark.parametrize("column", ["person_id", "condition_concept_id", "condition_start_date"])
@@ -459,6 +543,52 @@ def test_a_database_file_that_others_read_too(tables, parquet, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["cdm.duckdb"]
 
 
+VIEWS = {
+    "read_csv": "select * from read_csv('{secret}', all_varchar=true)",
+    "a file name": "select * from '{secret}'",
+    "glob": "select file as condition_concept_id from glob('{folder}/*')",
+    "a Python variable": "select * from secret_rows",
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_a_database_file_reads_no_other_file(tables, tmp_path, view):
+    held = tables["condition_occurrence"]
+    (secret,) = made.write_csv({"condition_occurrence": held}, tmp_path / "elsewhere").iterdir()
+    secret_rows = held  # noqa: F841 - DuckDB would find it by its name
+    path = made.write_duckdb(
+        {n: t for n, t in tables.items() if n != "condition_occurrence"}, tmp_path / "cdm.duckdb"
+    )
+    query = VIEWS[view].format(secret=secret, folder=secret.parent)
+    with duckdb.connect(path) as database:
+        database.register("secret_rows", held)
+        database.execute(f"create view condition_occurrence as {query}")
+    message = refusal(path)
+    assert "condition_occurrence" in message
+    assert "view" in message
+    assert str(secret.parent) not in message
+
+
+def test_a_view_of_tables_of_its_own_database_is_read(tables, parquet, tmp_path):
+    path = made.write_duckdb(tables, tmp_path / "cdm.duckdb")
+    with duckdb.connect(path) as database:
+        database.execute("alter table condition_occurrence rename to stored")
+        database.execute("create view condition_occurrence as select * from stored")
+    assert read(path)["events"] == expected(parquet)["events"]
+
+
+def test_files_of_the_user_are_read_beside_a_database_file(tmp_path):
+    table = pa.table({"patient": ["1", "2"], "time": ["2010-01-01", "2011-02-03"]})
+    pa_csv.write_csv(table, tmp_path / "labels.csv")
+    pq.write_table(table, tmp_path / "labels.parquet")
+    with Workspace(threads=1) as workspace:
+        workspace.confine()
+        for file in ("labels.csv", "labels.parquet"):
+            found = label_columns(workspace, tmp_path / file, None, True).order_by("patient").to_pyarrow()
+            assert found["patient"].to_pylist() == ["1", "2"]
+            assert [moment.year for moment in found["time"].to_pylist()] == [2010, 2011]
+
+
 def test_locations_are_shown_without_secrets():
     shown = {
         "postgresql://ann:s3cret@db:5432/cdm?sslmode=require": "postgresql://db:5432/cdm",
@@ -477,3 +607,144 @@ def test_locations_are_shown_without_secrets():
     }
     for location, wanted in shown.items():
         assert omop.redacted(location) == wanted
+
+
+@pytest.fixture(scope="module")
+def apart(tables, tmp_path_factory):
+    """A CDM without a vocabulary, which is in a subfolder, in a second schema and in a folder of its own."""
+    folder = tmp_path_factory.mktemp("apart")
+    clinical, vocabulary = made.without_vocabulary(tables)
+    made.write_parquet(clinical, folder / "cdm")
+    made.write_parquet(vocabulary, folder / "cdm" / "Vocab")
+    made.write_csv(vocabulary, folder / "download")
+    made.write_duckdb(clinical, folder / "apart.duckdb", "cdm", {"Vocab": vocabulary})
+    return folder
+
+
+@pytest.mark.parametrize("options", [OPTIONS[3], OPTIONS[5]], ids=str)
+def test_a_vocabulary_elsewhere_gives_the_same_rows(parquet, apart, options):
+    wanted = expected(parquet, **options)
+    assert not wanted["warnings"]
+    assert read(apart / "cdm", vocabulary_schema="vocab", **options) == wanted
+    assert read(apart / "apart.duckdb", vocabulary_schema="Vocab", **options) == wanted
+    assert read(apart / "cdm", vocabulary_folder=apart / "download", **options) == wanted
+
+
+def test_a_missing_or_empty_vocabulary_is_a_warning(tables, apart, tmp_path):
+    (said,) = read(apart / "cdm")["warnings"]
+    assert said.startswith("cdm has no concept table: concepts have no names")
+    assert said.endswith("(--vocabulary-schema, --vocabulary-folder) (schemas with a concept table: Vocab).")
+    clinical, vocabulary = made.without_vocabulary(tables)
+    made.write_parquet(clinical | {"concept": vocabulary["concept"].slice(0, 0)}, tmp_path)
+    (said,) = read(tmp_path)["warnings"]
+    assert "has an empty concept table" in said
+
+
+def test_a_place_without_a_vocabulary_is_refused(parquet, apart):
+    said = refusal(apart / "cdm", vocabulary_schema="nowhere")
+    assert said.endswith("those with a concept table are: Vocab.")
+    assert "no concept table in the schema" in refusal(apart / "cdm", vocabulary_schema="")
+    assert "has no concept table" in refusal(parquet, vocabulary_folder=apart / "cdm")
+    assert "is not a folder" in refusal(parquet, vocabulary_folder=apart / "absent")
+    both = {"vocabulary_schema": "Vocab", "vocabulary_folder": apart / "download"}
+    assert "give one of them" in refusal(apart / "cdm", **both)
+
+
+def test_athenas_files_have_tabs_and_plain_quotes(tables, apart, tmp_path):
+    clinical, _ = made.without_vocabulary(tables)
+    made.write_parquet(clinical, tmp_path / "cdm")
+    rows = tables["concept"].to_pylist()
+    names = ("concept_id", "concept_name", "vocabulary_id", "concept_class_id", "concept_code")
+    rows[1]["concept_name"] = '"Clinical finding'
+    lines = ["\t".join(str(row[name]) for name in names) for row in rows]
+    (tmp_path / "athena").mkdir()
+    (tmp_path / "athena" / "CONCEPT.csv").write_text("\n".join(["\t".join(names), *lines]) + "\n")
+    options = {"drugs": "exposure", "vocabulary_folder": tmp_path / "athena"}
+    assert read(tmp_path / "cdm", **options)["names"] == expected_names(apart)
+
+
+def expected_names(apart):
+    return read(apart / "cdm", drugs="exposure", vocabulary_schema="vocab")["names"]
+
+
+def test_local_concepts_of_mimic_are_part_of_the_vocabulary(tables, parquet, tmp_path):
+    """Its export has concepts from two billion on in 2b_concept, and no others."""
+    local = tables["concept"].filter(pc.equal(tables["concept"]["concept_id"], 201))
+    folder = copy_of(parquet, tmp_path / "both")
+    others = tables["concept"].filter(pc.not_equal(tables["concept"]["concept_id"], 201))
+    made.write_parquet({"concept": others}, folder)
+    made.write_csv({"2b_concept": local}, folder)
+    assert read(folder) == expected(parquet)
+    (folder / "concept.parquet").unlink()
+    (said,) = read(folder, drugs="exposure")["warnings"]
+    assert "has local concepts only" in said
+
+
+@pytest.mark.parametrize("name", ["icd-10-cm", "ICD10CM", "icd10cm"])
+def test_a_source_vocabulary_may_be_spelt_in_any_way(parquet, name):
+    assert read(parquet, codes="source", source_vocabulary=name) == expected(
+        parquet, codes="source", source_vocabulary="ICD10CM"
+    )
+
+
+def test_an_unknown_source_vocabulary_is_refused(tables, parquet, tmp_path):
+    said = refusal(parquet, codes="source", source_vocabulary="ICD11")
+    assert said.startswith("the source vocabulary ICD11 is unknown; use one of ICD, ICD9CM, ICD10CM")
+    folder = copy_of(parquet, tmp_path)
+    made.write_parquet({"vocabulary": pa.table({"vocabulary_id": ["ICD11", None]})}, folder)
+    found = events(folder, "diagnosis", codes="source", source_vocabulary="icd11")
+    assert "ICD11" in {row["vocabulary"] for row in found}
+
+
+def test_source_codes_are_icd_by_their_form(tables, parquet, tmp_path):
+    held = tables["condition_occurrence"].slice(0, 4)
+    values = ["4280", "I50.9", "local thing", "V45.81"]
+    for column, new in (("condition_source_value", values), ("condition_source_concept_id", [0] * 4)):
+        held = held.set_column(held.schema.get_field_index(column), column, pa.array(new))
+    folder = copy_of(parquet, tmp_path)
+    made.write_parquet({"condition_occurrence": held}, folder)
+    found = events(folder, "diagnosis", codes="source", source_vocabulary="ICD")
+    assert {row["code"]: row["vocabulary"] for row in found} == dict(
+        zip(values, ("ICD9CM", "ICD10CM", "source", "ICD9CM"), strict=True)
+    )
+
+
+def test_rows_of_some_types(tables, parquet):
+    held = tables["condition_occurrence"]
+    billed = held.filter(pc.equal(held["condition_type_concept_id"], 32821))
+    options = {"type_concepts": ("diagnosis=32821",)}
+    found = expected(parquet, **options)
+    assert sum("'diagnosis'" in row for row in found["events"][1]) == len(billed) == len(held) / 2
+    assert (
+        f"Rows of condition_occurrence with other type concepts than those asked for, left out: {len(billed):,}."
+        in found["notes"]
+    )
+    said = refusal(parquet, type_concepts=("32821",))
+    assert said == "no row of drug_exposure has the type concepts asked for; it has: 32838."
+    assert "drug_era has no type concepts" in refusal(parquet, drugs="era", type_concepts=("rx=32838",))
+    for wrong in ("EHR", "shoes=32821", "dx=", "1.5"):
+        assert f"{wrong} is not a type concept" in refusal(parquet, type_concepts=(wrong,))
+
+
+def test_fields_of_cdm_5_5_do_not_matter(tables, parquet, tmp_path):
+    """It adds optional fields and tables of metadata on the vocabulary, and removes none."""
+    folder = copy_of(parquet, tmp_path)
+    added = {
+        "measurement": {"value_as_source_concept_id": pa.int64()},
+        "observation": {
+            "value_as_date": pa.date32(),
+            "unit_source_concept_id": pa.int64(),
+            "value_as_source_concept_id": pa.int64(),
+        },
+    }
+    for name, columns in added.items():
+        table = tables[name]
+        for column, kind in columns.items():
+            table = table.append_column(column, pa.nulls(len(table), kind))
+        made.write_parquet({name: table}, folder)
+    metadata = pa.table({"concept_id": [201], "concept_category": ["A"], "reuse_status": [None]})
+    made.write_parquet(
+        {"concept_metadata": metadata, "pack_content": pa.table({"pack_concept_id": [1]})}, folder
+    )
+    for options in ({}, OPTIONS[1]):
+        assert read(folder, **options) == expected(parquet, **options)

@@ -16,7 +16,11 @@ WAYS = {
     "encounters": (Settings(min_visits=2, min_patients=5), {}),
     "days and source codes": (Settings(visit="day", min_patients=5), {"codes": "source"}),
     "a window before an ATLAS cohort": (
-        Settings(visit="day", index=Index(window_months=60, gap_months=1, covered=False)),
+        Settings(
+            visit="day",
+            index=Index(window=60, gap=1, covered=False),
+            groups=Groups(allow_loss=True),
+        ),
         {"drugs": "atc4", "cohort_table": "results.cohort", "cohort_id": 7},
     ),
 }

@@ -59,6 +59,35 @@ def test_the_same_rows_as_from_parquet(server, parquet, options):
         assert found[name] == part, name
 
 
+@pytest.fixture(scope="module")
+def apart(postgres_server, tables):
+    """The clinical tables in one schema, the vocabulary in another."""
+    database = postgres_server.fresh("omop_apart")
+    clinical, vocabulary = made.without_vocabulary(tables)
+    load(database, clinical, "clinical")
+    load(database, vocabulary, "vocab")
+    return database
+
+
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[1], OPTIONS[3], OPTIONS[5]], ids=str)
+def test_a_vocabulary_in_a_second_schema(apart, parquet, options):
+    elsewhere = {"schema": "clinical", "vocabulary_schema": "vocab"}
+    assert read(apart.url(), **elsewhere, **options) == expected(parquet, **options)
+
+
+def test_a_vocabulary_in_a_folder_beside_the_database(apart, parquet):
+    assert read(apart.url(), schema="clinical", vocabulary_folder=parquet) == expected(parquet)
+
+
+def test_a_missing_vocabulary_names_the_schemas_that_have_one(apart):
+    (said,) = read(apart.url(), schema="clinical")["warnings"]
+    assert "has no concept table: concepts have no names" in said
+    assert said.endswith("(schemas with a concept table: vocab).")
+    assert apart.reader_password not in said
+    wrong = refusal(apart.url(), schema="clinical", vocabulary_schema="absent")
+    assert wrong.endswith("those with a concept table are: vocab.")
+
+
 def test_concept_sets_are_resolved_in_the_database(server, parquet, tmp_path):
     chosen = concept_set(tmp_path / "set.json", (101, False, True, True), (302, True, True, False))
     for codes in omop.CODES:
@@ -136,7 +165,7 @@ def test_only_the_population_leaves_the_server(server, monkeypatch):
 
     monkeypatch.setattr(module.PostgresBackend, "_copied", noting)
     held = read(server.url(), cohort_table="results.cohort", cohort_id=7)
-    conditions = asked[("person_id", "day", "visit_occurrence_id", "concept")]
+    conditions = asked[("person_id", "time", "visit_occurrence_id", "concept")]
     assert 0 < conditions <= len(held["events"][1])
     assert max(asked.values()) < 1000
 

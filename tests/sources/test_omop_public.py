@@ -1,5 +1,6 @@
 """Public CDMs, where they lie beside the project: another's build of GiBleed, and 50 SynPUF persons in every form."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -7,11 +8,17 @@ from helpers import simulated_cdm as made
 from helpers.cohorts import SHARED
 from helpers.omop import read
 from helpers.postgres import load
-from phenotaste.sources import omop
+from phenotaste import build
+from phenotaste.build.settings import Groups, Settings
+from phenotaste.sources import mimic4, omop
 from phenotaste.sources.workspace import Workspace
 
 GIBLEED = SHARED / "data" / "eunomia_gibleed"
 SYNPUF = SHARED / "data" / "synpuf50_omop"
+MIMIC, NATIVE = SHARED / "data" / "mimic4demo_omop", SHARED / "data" / "mimic4demo"
+needs_mimic = pytest.mark.skipif(
+    not (MIMIC.is_dir() and NATIVE.is_dir()), reason="the MIMIC-IV demo is not available"
+)
 OPTIONS = [{}, {"codes": "source", "source_vocabulary": "ICD9CM"}, {"drugs": "exposure"}]
 
 
@@ -83,3 +90,51 @@ def test_codes_of_the_source_are_those_of_the_claims():
     assert set(diagnoses.vocabulary) == {"ICD9CM"}
     assert diagnoses.code.str.contains(".", regex=False).any()
     assert sorted(diagnoses.code.str.replace(".", "")) == sorted(written)
+
+
+def visits_with(cohort, *prefixes):
+    """For each prefix of features, which visits have one."""
+    names = cohort.feature_names.astype(str)
+    return [
+        np.asarray(cohort.visits[:, np.char.startswith(names, prefix)].sum(axis=1)).ravel() > 0
+        for prefix in prefixes
+    ]
+
+
+@needs_mimic
+def test_mimic_in_omop_has_the_admissions_of_its_native_tables():
+    """Diagnoses and drugs are in the same visits, which are the native tables' 275 admissions."""
+    with Workspace(threads=1) as workspace:
+        built = build.cohort(workspace, omop.read(workspace, str(MIMIC)), Settings())
+        native = build.cohort(workspace, mimic4.read(workspace, NATIVE), Settings()).cohort
+    diagnosed, treated = visits_with(built.cohort, "Dx_", "Rx_")
+    conditions = pd.read_csv(MIMIC / "condition_occurrence.csv.gz", low_memory=False)
+    assert diagnosed.sum() == conditions.visit_occurrence_id.nunique() == 275
+    assert (diagnosed & treated).sum() == 251  # 91 %; the other 24 have no exposure in the source
+    assert (
+        (len(native), native.visits.shape[0])
+        == (len(built.cohort), built.cohort.visits.shape[0])
+        == (100, 275)
+    )
+    assert visits_with(native, "Rx_")[0].sum() == 250
+    assert [sentence.partition(" events have")[0] for sentence in built.warnings[1:]] == [
+        "16,406 of 16,406 diagnosis",
+        "15,654 of 16,094 medication",
+    ]
+
+
+@needs_mimic
+def test_billed_codes_of_mimic_in_omop_are_those_of_its_native_tables():
+    """Source codes by form, billing records only; OMOP keeps codes of history and external causes elsewhere."""
+    options = {"codes": "source", "source_vocabulary": "ICD", "type_concepts": ("diagnosis=32821",)}
+    settings = Settings(kinds=("diagnosis",), groups=Groups(ccs="single"))
+    with Workspace(threads=1) as workspace:
+        records = omop.read(workspace, str(MIMIC), kinds=("diagnosis",), **options)
+        found = build.cohort(workspace, records, settings)
+        native = build.cohort(
+            workspace, mimic4.read(workspace, NATIVE, kinds=("diagnosis",)), settings
+        ).cohort
+    assert found.quality["coverage"]["diagnosis"]["events_grouped"] == 3609
+    assert set(found.cohort.feature_names) <= set(native.feature_names)
+    shared = np.isin(native.feature_names, found.cohort.feature_names)
+    assert found.cohort.visits.sum() / native.visits[:, shared].sum() > 0.8

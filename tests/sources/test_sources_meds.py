@@ -1,6 +1,6 @@
 """MEDS folders, written with the schemas of the meds package itself."""
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 import meds
 import pyarrow as pa
@@ -9,7 +9,8 @@ import pytest
 
 from phenotaste.errors import InputError
 from phenotaste.sources import meds as source
-from phenotaste.sources.meds import ParsedCode, parse_code, static_fact
+from phenotaste.sources.meds import ParsedCode, parse_code, parse_measurement, static_fact
+from phenotaste.sources.records import MEASUREMENTS
 from phenotaste.sources.workspace import Workspace
 
 DAY = datetime(2020, 5, 17, 8, 30)
@@ -161,7 +162,14 @@ def test_an_encounter_column_of_an_extension_is_the_visit(workspace, folder):
         ("ATC//C09AA", ("medication", "ATC", "C09AA")),
         ("CPT4/99213", ("procedure", "CPT4", "99213")),
         ("MEDICATION//Heparin//Administered", ("medication", "MEDS", "Heparin")),
-        ("MEDICATION//START//Heparin//63323026201", ("medication", "NDC", "63323026201")),
+        ("MEDICATION//START//Heparin//63323026201", ("medication", "MEDS", "Heparin")),
+        ("MEDICATION//Heparin//Administered//4096102", ("medication", "MEDS", "Heparin")),
+        ("MEDICATION//Heparin//0", ("medication", "MEDS", "Heparin")),
+        ("MEDICATION//Heparin//5000 units", ("medication", "MEDS", "Heparin//5000 units")),
+        ("MEDICATION//START//UNK//409610204.0", ("medication", "NDC", "00409610204")),
+        ("NDC//409610204", ("medication", "NDC", "00409610204")),
+        ("DRUG//NDC//0409-6102-04", ("medication", "NDC", "00409610204")),
+        ("NDC//local", ("medication", "NDC", "local")),
         ("MEDICATION//Heparin//Not Given", None),
         ("MEDICATION//UNK//UNK", None),
         ("INFUSION_START//221906", ("medication", "MEDS", "221906")),
@@ -177,6 +185,71 @@ def test_an_encounter_column_of_an_extension_is_the_visit(workspace, folder):
 )
 def test_meanings_of_codes(code, expected):
     assert parse_code(code) == (None if expected is None else ParsedCode(*expected))
+
+
+@pytest.mark.parametrize("code", ["MEDICATION//Heparin//409610204", "MEDICATION//Heparin//00409610204"])
+def test_named_drugs_by_ndc_code(code):
+    assert parse_code(code, "ndc") == ParsedCode("medication", "NDC", "00409610204")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("LAB//50912//mg/dL", ("MEDS", "50912", "mg/dL")),
+        ("LAB//50912//UNK", ("MEDS", "50912", None)),
+        ("LOINC/2160-0", ("LOINC", "2160-0", None)),
+        ("LAB//LOINC//2160-0//mg/dL", ("LOINC", "2160-0", "mg/dL")),
+        ("HR", ("MEDS", "HR", None)),
+        ("MEDICATION//STOP//Heparin", None),
+        ("HOSPITAL_DISCHARGE//HOME", None),
+    ],
+)
+def test_codes_of_measurements(code, expected):
+    assert parse_measurement(code, has_numbers=False) is None
+    assert parse_measurement(code, has_numbers=True) == (
+        None if expected is None else ParsedCode("measurement", *expected)
+    )
+
+
+def test_measurements_on_request(workspace, folder):
+    records = source.read(workspace, folder, kinds=("diagnosis", "measurement"))
+    assert records.measurements.columns == MEASUREMENTS
+    assert rows(records.measurements, "patient", "time", "vocabulary", "code", "value", "unit") == [
+        (1, DAY, "MEDS", "50912", 1.25, "mg/dL")
+    ]
+    assert ("MEDS", "50912", "Creatinine") in rows(records.names, "vocabulary", "code", "name")
+    assert source.read(workspace, folder).measurements is None
+    assert rows(records.events, "code") == rows(source.read(workspace, folder).events, "code")
+
+
+def stays(tmp_path, **more):
+    """One stay with an admission, a diagnosis and a discharge, and one of which only the diagnosis is known."""
+    hours = [0, 1, 30, 40]
+    codes = ["HOSPITAL_ADMISSION//EMERGENCY", "ICD10CM//I10", "HOSPITAL_DISCHARGE//HOME", "ICD10CM//I10"]
+    if more:
+        codes[0] = "Visit/IP"
+    data = {
+        "subject_id": [1] * 4,
+        "time": [DAY + timedelta(hours=hour) for hour in hours],
+        "code": codes,
+        "hadm_id": [7, 7, 7, 8],
+    }
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table(data | more), tmp_path / "data" / "0.parquet")
+    return tmp_path
+
+
+def test_encounters_have_a_start_and_an_end(workspace, tmp_path):
+    records = source.read(workspace, stays(tmp_path))
+    expected = [(1, "7", DAY, DAY + timedelta(hours=30))]
+    assert rows(records.visits, "patient", "visit", "time", "end_time") == expected
+    assert rows(records.events, "visit", "code") == [("7", "I10"), ("8", "I10")]
+
+
+def test_the_end_of_a_visit_may_be_a_column(workspace, tmp_path):
+    end = [DAY + timedelta(hours=50), None, None, None]
+    records = source.read(workspace, stays(tmp_path, end=end))
+    assert rows(records.visits, "end_time") == [(DAY + timedelta(hours=50),)]
 
 
 def test_static_facts_of_codes():

@@ -213,6 +213,19 @@ def linked(folder, **names):
     return folder
 
 
+def test_a_bad_date_of_birth_among_many_is_missing_and_counted(workspace, tmp_path):
+    rows = "".join(f"P{n},{'19500132' if n == 7 else '19500131'},,1,1,0,2,2\n" for n in range(40))
+    name = "DE1_0_2008_Beneficiary_Summary_File_Sample_1.csv"
+    records = synpuf.read(workspace, written(tmp_path, NATIVE | {name: SUMMARY + rows}))
+    births = records.persons.to_pandas().set_index("patient").birth
+    assert births.isna()["P7"]
+    assert not births.isna()["P8"]
+    assert (
+        "Column BENE_BIRTH_DT of the beneficiary summary has 1 value that is not a date, counted as missing."
+        in (records.notes)
+    )
+
+
 @needs_public
 def test_slice_at_the_level_of_codes_equals_a_plain_reading(workspace, tmp_path):
     folder = linked(

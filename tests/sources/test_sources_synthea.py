@@ -76,15 +76,35 @@ def test_a_new_export(workspace, tmp_path):
         ("p1", date(1950, 3, 1), None, "female", "white", "nonhispanic"),
         ("p2", date(1960, 3, 1), date(2020, 7, 1), "male", "black", "hispanic"),
     ]
-    assert rows(records.visits, "patient", "visit", "time") == [
-        ("p1", "e1", datetime(2020, 1, 5, 23, 30)),
-        ("p2", "e2", datetime(2020, 2, 5, 10)),
-        ("p2", "e3", datetime(2020, 3, 5, 10)),
+    assert rows(records.visits, "patient", "visit", "time", "end_time") == [
+        ("p1", "e1", datetime(2020, 1, 5, 23, 30), datetime(2020, 1, 6, 0, 30)),
+        ("p2", "e2", datetime(2020, 2, 5, 10), None),
+        ("p2", "e3", datetime(2020, 3, 5, 10), None),
     ]
     assert ("SNOMED", "84114007", "Heart failure, unspecified (disorder)") in rows(
         records.names, "vocabulary", "code", "name"
     )
     assert records.notes == ()
+
+
+def test_columns_of_other_names(workspace, tmp_path):
+    files = dict(OLD)
+    files["encounters"] = files["encounters"].replace("DATE", "BEGIN").replace("PATIENT", "WHO")
+    files["conditions"] = files["conditions"].replace("CODE", "SNOMED_CODE").replace("PATIENT", "WHO")
+    export(tmp_path, files)
+    with pytest.raises(InputError, match="conditions lacks the column PATIENT"):
+        synthea.read(workspace, tmp_path)
+    columns = {"PATIENT": "who", "encounters.START": "BEGIN", "conditions.CODE": "SNOMED_CODE"}
+    records = synthea.read(workspace, tmp_path, columns=columns)
+    assert rows(records.events, "patient", "code") == [("p1", "430193006"), ("p1", "84114007")]
+    assert rows(records.visits, "patient", "time") == [("p1", datetime(2010, 1, 5))]
+    for wrong, message in (
+        ({"COLOUR": "x"}, "no column COLOUR to map"),
+        ({"shoes.CODE": "x"}, r"no column shoes\.CODE"),
+        ({"SYSTEM": "nothing"}, "no file has the column nothing for SYSTEM"),
+    ):
+        with pytest.raises(InputError, match=message):
+            synthea.read(workspace, tmp_path, columns=columns | wrong)
 
 
 def test_body_mass_and_smoking_are_facts(workspace, tmp_path):
@@ -165,3 +185,20 @@ def test_an_empty_folder_and_none_at_all(workspace, tmp_path):
         synthea.read(workspace, tmp_path)
     with pytest.raises(InputError, match="is not a folder"):
         synthea.read(workspace, tmp_path / "none")
+
+
+def test_numeric_observations_are_measurements_on_request(workspace, tmp_path):
+    folder = export(tmp_path, NEW)
+    assert synthea.read(workspace, folder).measurements is None
+    records = synthea.read(workspace, folder, kinds=("diagnosis", "measurement"))
+    found = records.measurements.to_pyarrow().sort_by("code").to_pylist()
+    assert [
+        (row["patient"], row["visit"], row["vocabulary"], row["code"], row["value"], row["unit"])
+        for row in found
+    ] == [
+        ("p1", "e1", "LOINC", "39156-5", 31.5, "kg/m2"),
+        ("p2", "e3", "LOINC", "8302-2", 180.0, "cm"),
+    ]
+    assert [row["low"] for row in found] == [None, None]
+    names = {row["code"]: row["name"] for row in records.names.to_pyarrow().to_pylist()}
+    assert names["8302-2"] == "Body height"

@@ -81,8 +81,32 @@ def test_events_and_static_facts(workspace, tmp_path, events_name, static_name):
         (as_id(4), None, "bmi", 22.0),
     ]
     assert records.notes == (
+        "Events without a kind, and of no vocabulary that implies one, taken as diagnoses: 1 (--kind sets another).",
         "Patients with events but without a row in static, whose static facts are missing: 1.",
     )
+
+
+def test_drugs_without_a_kind_are_medications_by_their_vocabulary(workspace, tmp_path):
+    frame = pd.DataFrame(
+        {
+            "patient": range(5),
+            "time": "2020-01-05",
+            "code": ["C09AA02", "197361", "I10", "X", "2345-7"],
+            "vocabulary": ["ATC", "rxnorm", "ICD10CM", "local", "LOINC"],
+        }
+    )
+    file = written(frame, tmp_path / "e.csv")
+    records = tables.read(workspace, file)
+    kinds = ["medication", "medication", "diagnosis", "diagnosis"]
+    assert [row[1] for row in rows(records.events, "patient", "kind")][: len(kinds)] == kinds
+    assert [note for note in records.notes if "taken as diagnoses: 1 " in note] == list(records.notes)
+    stated = tables.read(workspace, file, kind="procedure")
+    assert {row[0] for row in rows(stated.events, "kind")} == {"procedure"}
+    assert stated.notes == ()
+    drugs = tables.read(
+        workspace, written(frame[["patient", "time", "code"]], tmp_path / "d.csv"), vocabulary="NDC"
+    )
+    assert {row[0] for row in rows(drugs.events, "kind")} == {"medication"}
 
 
 def test_own_names_for_columns(workspace, tmp_path):
@@ -163,8 +187,8 @@ def test_the_same_static_row_twice_is_one(workspace, tmp_path):
         (
             EVENT_ROWS,
             None,
-            {"kind": "lab"},
-            "lab is not a kind of event; choose from: diagnosis, medication, ",
+            {"kind": "note"},
+            "note is not a kind of event; choose from: diagnosis, medication, ",
         ),
         (EVENT_ROWS.assign(time="soon"), None, {}, "column time of events has 4 values that are not times;"),
         (EVENT_ROWS.assign(value="x"), None, {}, "column value of events has 4 values that are not numbers;"),

@@ -11,7 +11,13 @@ import pytest
 
 from phenotaste.errors import InputError
 from phenotaste.storage import encoding, locks
-from phenotaste.storage.atomic import remove_stale_files, replace_file, write_file, write_folder
+from phenotaste.storage.atomic import (
+    remove_stale_drafts,
+    remove_stale_files,
+    replace_file,
+    write_file,
+    write_folder,
+)
 from phenotaste.storage.locks import FolderLock, exclusive_folder, temporary_folder
 
 needs_locks = pytest.mark.skipif(locks.fcntl is None, reason="the platform has no advisory locks")
@@ -114,6 +120,16 @@ def test_stale_draft_folders_are_removed_unless_their_process_lives(tmp_path, ho
 
 
 # --- locks -----------------------------------------------------------------------------------------------
+
+
+@needs_locks
+def test_a_draft_that_is_being_written_is_not_removed(tmp_path):
+    with replace_file(tmp_path / "page", locked=True) as file:
+        file.write(b"half")
+        (tmp_path / f".page.{DRAFT}").write_text("left by a killed process")
+        remove_stale_drafts(tmp_path / "page")
+        assert len(os.listdir(tmp_path)) == 1
+    assert os.listdir(tmp_path) == ["page"]
 
 
 @needs_locks

@@ -52,7 +52,7 @@ class ExactParafac2(Factorization):
             best = self._best_start(
                 lambda start, rng: self._attempt(start, rng, engine, lam, cohort.shape[1])
             )
-        self._set_fitted(best, cohort, aligned, Weights(lam, np.zeros(len(cohort))))
+        self._set_fitted(best, cohort, aligned, Weights.absolute(lam, np.zeros(len(cohort))))
         return self
 
     def project(self, cohort: Cohort) -> Projection:
@@ -70,11 +70,12 @@ class ExactParafac2(Factorization):
         check_is_fitted(self, "V_")
         check_cohort(cohort, type(self).__name__)
         aligned = align(cohort, columns_of_fitted(self))
+        self._check_sizes(aligned)
         model = self._input_model(self._model())
         engine = self._engine(self._input_data(aligned, len(self.V_)), cohort, len(self.H_), fitting=False)
         engine.project(kernels.model_products(*model, self.lam_eff_), PROJECTION_TOL, PROJECTION_ITERATIONS)
         scored = self._score(engine, model, self.lam_eff_)
-        return as_projection(scored, cohort, aligned, np.zeros(len(cohort)))
+        return as_projection(scored, cohort, aligned, Weights.absolute(self.lam_eff_, np.zeros(len(cohort))))
 
     def _model(self) -> Model:
         """The fitted definitions."""
@@ -146,6 +147,6 @@ class ExactParafac2(Factorization):
         """Courses, scores and losses of the patients in the current state of the engine."""
         engine.complete()
         U = self._courses(engine.Q, model.H)
-        weights = Weights(lam, np.zeros(len(engine.W)))
+        weights = Weights.absolute(lam, np.zeros(len(engine.W)))
         with ThreadSession(engine.shard, weights, U, engine.n_features) as session:
             return session.score(model, engine.W)

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Columns, align_static, columns_of, move_columns, positions
+from phenotaste.cohort.persons import label_patterns, rows_of
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
 from phenotaste.storage import tensors
@@ -85,7 +86,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self.classes_[(self.predict_proba(cohort)[:, 1] > 0.5).astype(int)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted classifier as a folder; it holds no data of individual patients.
+        """Write the fitted classifier as a folder, without patients.
+
+        It names every feature, even of one patient: keep it where the data is.
 
         Examples
         --------
@@ -235,16 +238,20 @@ def from_objects(labels: Array) -> Array:
         raise InputError("y must hold either numbers or text, not both.") from None
 
 
-def validation_mask(case: Array, share: float, rng: np.random.Generator) -> Array | None:
-    """A mask of the patients to hold out, stratified by class; None if a class is too small to be split."""
+def validation_mask(case: Array, share: float, rng: np.random.Generator, persons: Array) -> Array | None:
+    """A mask of the rows to hold out, stratified by class; None if a class is too small to be split.
+
+    `persons` is the number of the patient of each row; all rows of a patient are held out, or none.
+    """
+    pattern = label_patterns(persons, case)
     held_out = np.zeros(len(case), dtype=bool)
-    for side in (False, True):
-        members = np.flatnonzero(case == side)
+    for stratum in np.unique(pattern):
+        members = np.flatnonzero(pattern == stratum)
         n_held_out = max(1, round(share * len(members)))
         if share == 0 or n_held_out >= len(members):
             return None
-        held_out[rng.permutation(members)[:n_held_out]] = True
-    return held_out
+        held_out[rows_of(persons, rng.permutation(members)[:n_held_out])] = True
+    return held_out if len(np.unique(case[held_out])) == 2 else None
 
 
 def used_columns(cohort: Cohort, static: bool) -> Columns:

@@ -69,7 +69,7 @@ class CNTF(ClassifierMixin, Factorization):
     ----------
     V_, W_, U_, offsets_ and the others of TASTE. F_ is None, H_ is the symmetric root of the mean U_kᵀU_k and only
     serves to compute cpi_, which this method does not optimise. loss_curve_ may rise when the network changes.
-    scale_ : σ.
+    count_scale_ : σ.
     network_, predictor_ : the fitted networks, or None.
     classes_, validation_auc_ : with labels only.
 
@@ -94,7 +94,7 @@ class CNTF(ClassifierMixin, Factorization):
         "patience",
     )
     _amounts: ClassVar[tuple[str, ...]] = ("tol", "beta", "learning_rate")
-    _more_figures: ClassVar[tuple[str, ...]] = ("scale_",)
+    _more_figures: ClassVar[tuple[str, ...]] = ("count_scale_",)
 
     network_: Any
     predictor_: Any
@@ -202,12 +202,13 @@ class CNTF(ClassifierMixin, Factorization):
             cohort.offsets,
             float(loss.sum()),
             loss,
-            np.zeros(len(cohort)),
+            np.ones(len(cohort)),
+            Weights.absolute(0.0, np.zeros(len(cohort))),
             aligned.unknown_features,
             aligned.absent_features,
         )
 
-    def objective(self, cohort: Cohort) -> float:
+    def own_objective(self, cohort: Cohort) -> float:
         """The total objective, of the fitted courses if this is the training cohort, else of projected ones.
 
         Examples
@@ -216,14 +217,14 @@ class CNTF(ClassifierMixin, Factorization):
         >>> cohort, truth = simulate.heart_failure(n_patients=100)
         >>> settings = {"rank": 3, "beta": 0, "predictor": "lasso", "C": 1.0, "max_iter": 5}
         >>> model = baselines.CNTF(**settings, random_state=0).fit(cohort)
-        >>> round(model.objective(cohort) / float(model.loss_curve_[-1]), 8)
+        >>> round(model.own_objective(cohort) / float(model.loss_curve_[-1]), 8)
         1.0
         """
         if not is_fitted_on(self, cohort):
             return self.project(cohort).loss
-        counts = _cntf_loop.scaled_counts(align(cohort, columns_of_fitted(self)).shard, self.scale_)
+        counts = _cntf_loop.scaled_counts(align(cohort, columns_of_fitted(self)).shard, self.count_scale_)
         patient = np.repeat(np.arange(len(cohort)), np.diff(cohort.offsets))
-        return float(self._losses(counts, self.U_ * self.W_[patient] / self.scale_).sum())
+        return float(self._losses(counts, self.U_ * self.W_[patient] / self.count_scale_).sum())
 
     def predict_proba(self, cohort: Cohort) -> Array:
         """The probability of each class for each patient, K × 2; the columns are `classes_`.
@@ -266,8 +267,12 @@ class CNTF(ClassifierMixin, Factorization):
         """
         return self.classes_[(self.predict_proba(cohort)[:, 1] > 0.5).astype(int)]
 
-    def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
-        """Write the model as a folder; without `include_patients` it holds no data of individual patients.
+    def save(
+        self, path: str | os.PathLike[str], include_patients: bool = False, *, shareable: bool = False
+    ) -> None:
+        """Write the model as a folder; with `include_patients`, also the patients' scores and courses.
+
+        It names every feature, even of one patient: keep it where the data is. It cannot be made `shareable`.
 
         Examples
         --------
@@ -281,6 +286,10 @@ class CNTF(ClassifierMixin, Factorization):
         ['manifest.json', 'model.safetensors', 'networks.safetensors']
         """
         check_is_fitted(self, "V_")
+        if shareable:
+            raise InputError(
+                "A model of CNTF cannot be made shareable: its networks are fitted to every feature."
+            )
         model_file.save(
             self, path, include_patients, self._more_figures, {"networks": self._network_arrays()}
         )
@@ -331,8 +340,8 @@ class CNTF(ClassifierMixin, Factorization):
 
         best = self._best_start(attempt)
         self.network_ = next(network for fit, network in attempts if fit is best)
-        self.scale_ = counts.scale
-        self._set_fitted(best, cohort, aligned, Weights(0.0, np.zeros(len(cohort))))
+        self.count_scale_ = counts.scale
+        self._set_fitted(best, cohort, aligned, Weights.absolute(0.0, np.zeros(len(cohort))))
 
     def _attempt(
         self, start: int, rng: np.random.Generator, counts: _cntf_loop.Counts, aligned: Aligned, J: int
@@ -348,7 +357,7 @@ class CNTF(ClassifierMixin, Factorization):
         W, U = scores_and_courses(result.S, counts.offsets)
         model = Model(cross_product_root(U, aligned.norms), result.V, np.zeros((0, self.rank)))
         network = None if regulariser is None else regulariser.network.cpu()
-        return loop.Fit(model, Scored.unscored(U, W), result.losses, result.outcome), network
+        return loop.Fit(model, Scored.allocate(U, W), result.losses, result.outcome), network
 
     @contextmanager
     def _regulariser(self, rng: np.random.Generator) -> Iterator[Any]:
@@ -367,7 +376,7 @@ class CNTF(ClassifierMixin, Factorization):
         """Fit the predictor to the projected training patients."""
         seed = int(check_random_state(self.random_state).randint(2**31))
         rng = np.random.default_rng(seed)
-        mask = None if held_out is not None else validation_mask(case, self.validation, rng)
+        mask = None if held_out is not None else validation_mask(case, self.validation, rng, cohort.persons)
         if held_out is not None and len(np.unique(held_out[1])) < 2:
             raise InputError("The validation cohort holds one class only: its AUC is not defined.")
         if self.predictor == "lasso":
@@ -425,7 +434,7 @@ class CNTF(ClassifierMixin, Factorization):
         check_cohort(cohort, type(self).__name__)
         aligned = align(cohort, columns_of_fitted(self))
         check_counts(aligned)
-        counts = _cntf_loop.scaled_counts(aligned.shard, self.scale_)
+        counts = _cntf_loop.scaled_counts(aligned.shard, self.count_scale_)
         S = np.zeros((int(counts.offsets[-1]), self.V_.shape[1]))
         csr = poisson.CsrCounts(*counts[:3])
         poisson.project_rows(csr, self.V_, S, PROJECTION_TOL, PROJECTION_ITERATIONS)

@@ -17,10 +17,18 @@ from phenotaste.cohort.align import Aligned, align, columns_of_fitted
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
 from phenotaste.core.model_step import model_step
+from phenotaste.core.no_history import mean_of_scores
 from phenotaste.core.records import Array, Model, Scored, Weights
 from phenotaste.engines.partition import has_history
 from phenotaste.engines.threads import ThreadEngine, ThreadSession, one_blas_thread
-from phenotaste.factorization import Factorization, Projection, as_projection, patient_weights, static_weight
+from phenotaste.factorization import (
+    Factorization,
+    Projection,
+    as_projection,
+    patient_weights,
+    score_without_history,
+    static_weight,
+)
 from phenotaste.validation import check_number
 
 PROJECTION_TOL = 1e-8
@@ -31,20 +39,21 @@ COUPLED = 1e-6  # mean ‖U − QH‖² / ‖H‖² below which a larger μ woul
 class CohenPlus(Factorization):
     """Non-negative PARAFAC2 by flexible coupling (Cohen & Bro 2018) with A ≈ W Fᵀ (Afshar et al. 2020, Q1).
 
-    The objective is TASTE's with weights in absolute terms, U_k near Q_k H by μ, columns of H and V at unit norm; what
+    The objective is that of `TASTE(objective="paper")`, U_k near Q_k H by μ, with columns of H and V at unit norm; what
     differs is how it is minimised, and that Cohen & Bro let μ grow until the coupling is exact.
 
     Parameters
     ----------
     rank : number of phenotypes.
     lam, mu : weights of the static features and of the coupling; the paper's grid is 0.01, 0.1, 1 for both.
-    weights : "absolute", as the paper has them, or "relative", as TASTE measures them.
+    weights : "absolute", as the paper has them, or "relative": λ to ‖X‖²/‖A‖² and μ to ‖X_k‖²/R.
     growth : 1 keeps μ as it is. Above 1, μ is after the first iteration set to `mu` times misfit over coupling error
         and multiplied by `growth` every iteration, until the coupling holds (the authors' code: growth 1.05, mu 0.2).
         It is one number for all patients, so that new ones can be projected with it; `weights` then holds for lam only.
     algorithm : "published" is the authors' HALS with explicit Khatri–Rao products, one dense patient at a time; "core"
         runs on TASTE's compiled patient step, extrapolated where μ is fixed.
-    init, n_init, max_iter, tol, n_jobs, random_state, callback, verbose : as for TASTE; "published" uses one thread.
+    init, n_init, max_iter, tol, n_jobs, random_state, callback, verbose : as for TASTE, with one start by
+        default; "published" uses one thread.
 
     Attributes
     ----------
@@ -116,13 +125,16 @@ class CohenPlus(Factorization):
         fixed = patient_weights(self.mu, self.weights, aligned.norms, self.rank)
         results: list[tuple[loop.Fit, Array]] = []  # of every start: the fit, and its final μ_k
         with (
-            self._open(aligned, Weights(lam, fixed), self.rank, cohort.shape[1]) as session,
+            self._open(aligned, self._weights(lam, fixed, aligned), self.rank, cohort.shape[1]) as session,
             one_blas_thread(),
         ):
             best = self._best_start(lambda start, rng: self._run_start(start, rng, session, results))
         mu = next(weights for fit, weights in results if fit is best)
         self.mu_eff_ = float(mu.max(initial=0.0)) if self.growth > 1 else float(self.mu)
-        self._set_fitted(best, cohort, aligned, Weights(lam, mu))
+        weights = self._weights(lam, mu, aligned)
+        mean = mean_of_scores(best.patients.W, weights.influence)
+        score_without_history(best.patients.W, aligned, best.model.F, lam, mean)
+        self._set_fitted(best, cohort, aligned, weights)
         return self
 
     def project(self, cohort: Cohort) -> Projection:
@@ -142,15 +154,21 @@ class CohenPlus(Factorization):
         rank = self.H_.shape[0]
         F = np.zeros((0, rank)) if self.F_ is None else self.F_
         aligned = align(cohort, columns_of_fitted(self))
+        self._check_sizes(aligned)
         weights = "absolute" if self.growth > 1 else self.weights
         mu = patient_weights(self.mu_eff_, weights, aligned.norms, rank)
-        with self._open(aligned, Weights(self.lam_eff_, mu), rank, len(self.V_)) as session:
+        fixed = self._weights(self.lam_eff_, mu, aligned)
+        with self._open(aligned, fixed, rank, len(self.V_)) as session:
             scored = session.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
-        return as_projection(scored, cohort, aligned, mu)
+        score_without_history(scored.W, aligned, F, self.lam_eff_, self.mean_scores_)
+        return as_projection(scored, cohort, aligned, fixed)
 
     def _check_settings(self) -> None:
         super()._check_settings()
         check_number("growth", self.growth, min=1)
+
+    def _weights(self, lam: float, mu: Array, aligned: Aligned) -> Weights:
+        return Weights.absolute(lam, mu, (aligned.sizes > 0).astype(np.float64))
 
     def _open(self, aligned: Aligned, weights: Weights, rank: int, n_features: int) -> ThreadSession:
         n_jobs = None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
@@ -192,7 +210,7 @@ class CohenPlus(Factorization):
         self, session: ThreadSession, model: Model, callback: Callable[[int, float], object] | None
     ) -> loop.Fit:
         """Plain iterations with fixed or growing μ; the session ends with the U and weights of the last."""
-        shard, (lam, mu) = session.shard, session.weights
+        shard, lam, mu = session.shard, session.weights.lam, session.weights.mu
         has_data = np.where(has_history(shard), 1.0, 0.0)
         if self.growth > 1:
             mu = self.mu * float(np.sum(shard.data.astype(np.float64) ** 2)) / self.rank * has_data

@@ -212,7 +212,7 @@ class CopaStatic(Copa):
     ((30, 4), (20, 4))
     """
 
-    def objective(self, cohort: Cohort) -> float:
+    def own_objective(self, cohort: Cohort) -> float:
         """Half the squared error of all entries that this method factorises; `metrics.objective` calls this.
 
         Examples
@@ -220,14 +220,14 @@ class CopaStatic(Copa):
         >>> from phenotaste import baselines, simulate
         >>> cohort, truth = simulate.recovery(n_patients=20)
         >>> model = baselines.CopaStatic(rank=4, random_state=0, max_iter=20).fit(cohort)
-        >>> round(model.objective(cohort) / float(model.loss_curve_[-1]), 8)
+        >>> round(model.own_objective(cohort) / float(model.loss_curve_[-1]), 8)
         1.0
         """
         if not metrics.is_fitted_on(self, cohort):
             return self.project(cohort).loss
         shard, _ = self._input_data(align(cohort, columns_of_fitted(self)), len(self.V_))
         model = self._input_model(self._model())
-        weights = Weights(0.0, np.zeros(len(cohort)))
+        weights = Weights.absolute(0.0, np.zeros(len(cohort)))
         with ThreadSession(shard, weights, self.U_, len(model.V)) as session:
             return float(session.score(model, self.W_).loss.sum())
 

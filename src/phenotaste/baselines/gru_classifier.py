@@ -123,7 +123,7 @@ class GRUClassifier(Classifier):
                 raise InputError("The validation cohort holds one class only: its AUC is not defined.")
             other = self._data(validation[0], device)
             held_out = Labelled(other, validation[1], np.arange(len(validation[0])))
-        elif (mask := validation_mask(case, self.validation, rng)) is not None:
+        elif (mask := validation_mask(case, self.validation, rng, cohort.persons)) is not None:
             training = Labelled(data, case, np.flatnonzero(~mask))
             held_out = Labelled(data, case, np.flatnonzero(mask))
         settings = TrainingSettings(

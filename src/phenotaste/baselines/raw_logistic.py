@@ -109,7 +109,7 @@ class RawLogistic(Classifier):
         grid: Any = checked_grid(self.C)
         held_out: Any
         if validation is None:
-            held_out = validation_mask(case, self.validation, np.random.default_rng(seed))
+            held_out = validation_mask(case, self.validation, np.random.default_rng(seed), cohort.persons)
             if held_out is None and self.C is None:
                 grid = (1.0,)
         else:

@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from phenotaste.build.normalise import AFTER_DEATH, BEFORE_BIRTH, IN_FUTURE, Normalised, ReadCounts
+from phenotaste.build.normalise import (
+    AFTER_DEATH,
+    BEFORE_BIRTH,
+    ENCOUNTER,
+    IN_FUTURE,
+    Normalised,
+    ReadCounts,
+)
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,7 +90,8 @@ def quality_summary(
         "events_before_birth": int(dates["events_before_birth"]),
         "events_after_death": int(dates["events_after_death"]),
         "events_in_the_future": int(dates["events_in_the_future"]),
-        "visits_without_codes": _visits_without_codes(tables),
+        "visits_without_codes": _visits_without_codes(tables, counts.unit),
+        **_placement(counts),
         "patients": int(patients),
         "patients_without_events": int(patients) - int(dates["patients"]),
         "codes": tables.codes.num_rows,
@@ -92,9 +100,22 @@ def quality_summary(
     }
 
 
-def _visits_without_codes(tables: Normalised) -> int | None:
+def _placement(counts: ReadCounts) -> dict[str, int | None]:
+    """Events by the way they came to their encounter; None where visits are not encounters."""
+    placed = counts.placed if counts.unit == ENCOUNTER else None
+    return {
+        "events_with_encounter": None if placed is None else placed.own,
+        "events_covered_by_encounter": None if placed is None else placed.covered,
+        "events_near_encounter": None if placed is None else placed.near,
+        "events_by_day": None if placed is None else placed.by_day,
+    }
+
+
+def _visits_without_codes(tables: Normalised, unit: str) -> int | None:
     """The number of encounters without events; None where the source lists no encounters."""
     if tables.visits is None:
         return None
-    used = tables.events.select("patient", "encounter").filter(tables.events.encounter.notnull()).distinct()
+    events = tables.events
+    encounter = events.visit if unit == ENCOUNTER else events.encounter  # visits include placed events
+    used = events.select("patient", encounter=encounter).filter(encounter.notnull()).distinct()
     return int(tables.visits.anti_join(used, ["patient", "encounter"]).count().execute())

@@ -10,6 +10,7 @@ import numpy as np
 from phenotaste.build.ccs import icd_vocabulary, single
 from phenotaste.errors import InputError
 from phenotaste.sources.records import DIAGNOSIS
+from phenotaste.sources.typed_tables import listed_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ def matching(codes: "pa.Table", patterns: Sequence[str], notes: list[str] | None
             notes.append(f"The index code {pattern} matches no code of the data.")
         matched[rows] = True
     if not matched.any():
-        listed = ", ".join(sorted({str(name) for name in codes["vocabulary"].unique().to_pylist()})[:20])
+        listed = listed_names(sorted({str(name) for name in codes["vocabulary"].unique().to_pylist()}))
         raise InputError(
             f"none of the index codes ({', '.join(patterns[:5])}) matches the data, whose vocabularies are: "
             f"{listed or 'none'}; check both parts of VOCABULARY:CODE."

@@ -1,5 +1,7 @@
 """Matched controls: close in age, with an encounter close to the index date, without replacement.
 
+Where dates are shifted by patient, times since the first record of each patient take the place of dates.
+
 A first pass gives each case one control, cases with the fewest candidates first; a second pass, in the same order,
 fills up to the ratio. A case is left unmatched only if all its candidates were assigned to other cases. Candidates
 are ranked by difference in age, then by distance of the encounter, then at random.
@@ -15,6 +17,7 @@ from phenotaste.build.windows import Periods
 DAYS_IN_YEAR = 365.25
 CANDIDATES_PER_CONTROL = 4  # of the best candidates kept for each case
 UNKNOWN = np.datetime64("NaT", "D").astype(np.int64)
+EPOCH = np.datetime64("1970-01-01", "D")
 
 
 class Cases(NamedTuple):
@@ -46,6 +49,27 @@ class Pairs(NamedTuple):
 
     case: np.ndarray
     control: np.ndarray
+
+
+def since(
+    first: np.ndarray, cases: Cases, people: People, encounters: Encounters, periods: Periods
+) -> tuple[Cases, People, Encounters, Periods]:
+    """The same with every date as the time since its patient's day in `first`, counted from 1970.
+
+    A difference in age at the same time of the history is a difference of births then, as it is on the same date.
+    """
+
+    def shifted(dates: np.ndarray, patient: np.ndarray) -> np.ndarray:
+        return EPOCH + (dates.astype("datetime64[D]") - first[patient])
+
+    everyone = np.arange(len(first))
+    owner = np.repeat(everyone, np.diff(periods.pointer))
+    return (
+        Cases(cases.patient, shifted(cases.date, cases.patient), shifted(cases.history_start, cases.patient)),
+        people._replace(birth=shifted(people.birth, everyone), death=shifted(people.death, everyone)),
+        Encounters(encounters.patient, shifted(encounters.day, encounters.patient)),
+        Periods(periods.pointer, shifted(periods.start, owner), shifted(periods.end, owner)),
+    )
 
 
 def match(cases: Cases, people: People, encounters: Encounters, periods: Periods, match: Match) -> Pairs:

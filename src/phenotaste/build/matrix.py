@@ -1,6 +1,7 @@
 """Sorted events streamed into the arrays of a sparse matrix, and filters on its visits and features."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 KEYS = ("patient", "visit", "feature")
 MAX_CELLS = 2**24  # patients times features counted at once
+VISITS_PER_SORT = 2**20
 
 
 class Rows(NamedTuple):
@@ -20,6 +22,7 @@ class Rows(NamedTuple):
 
     patient: np.ndarray  # of each visit: int32
     time: np.ndarray  # of each visit: datetime64[us]
+    last: np.ndarray  # of each visit, the time of its last event: datetime64[us]
     indptr: np.ndarray
     feature: np.ndarray  # of each entry: int32
     amount: np.ndarray  # of each entry: number of events
@@ -42,6 +45,7 @@ class Rows(NamedTuple):
         return Rows(
             self.patient[visits],
             self.time[visits],
+            self.last[visits],
             np.append(ends[visits], ends[-1]),
             self.feature[mask],
             self.amount[mask],
@@ -53,7 +57,14 @@ class Rows(NamedTuple):
         lengths = np.diff(self.indptr)
         entries = np.repeat(mask, lengths)
         indptr = np.concatenate([[0], np.cumsum(lengths[mask])])
-        return Rows(self.patient[mask], self.time[mask], indptr, self.feature[entries], self.amount[entries])
+        return Rows(
+            self.patient[mask],
+            self.time[mask],
+            self.last[mask],
+            indptr,
+            self.feature[entries],
+            self.amount[entries],
+        )
 
 
 def collect_visits(workspace: Workspace, events: "Table", starts: "Table | None") -> Rows:
@@ -61,11 +72,14 @@ def collect_visits(workspace: Workspace, events: "Table", starts: "Table | None"
 
     `starts` (patient, visit, time) are recorded starts, used where they are earlier.
     """
-    columns = _chunked_columns(_complete_visits(workspace, _with_starts(events, starts)))
+    times = ("time",) if starts is None else ("start", "time")
+    columns = _chunked_columns(_complete_visits(workspace, _with_starts(events, starts), times))
     # One column at a time, freeing its chunks before the next, to limit peak memory.
-    patient, time, lengths, feature, amount = (np.concatenate(columns.pop(0)) for _ in range(len(columns)))
+    patient, time, last, lengths, feature, amount = (
+        np.concatenate(columns.pop(0)) for _ in range(len(columns))
+    )
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return _sorted_by_time(Rows(patient, time.view("M8[us]"), indptr, feature, amount))
+    return _sorted_by_time(Rows(patient, time.view("M8[us]"), last.view("M8[us]"), indptr, feature, amount))
 
 
 def _chunked_columns(blocks: Iterator[list[np.ndarray]]) -> list[list[np.ndarray]]:
@@ -78,27 +92,31 @@ def _chunked_columns(blocks: Iterator[list[np.ndarray]]) -> list[list[np.ndarray
 
 
 def _with_starts(events: "Table", starts: "Table | None") -> "Table":
+    """Add the column `start`: the recorded start of the event's visit where it is earlier, else its own time."""
     if starts is None:
         return events
     begin = starts.select(start_patient=starts.patient, start_visit=starts.visit, start=starts.time)
     joined = events.left_join(
         begin, [events.patient == begin.start_patient, events.visit == begin.start_visit]
     )
-    time = (joined.start < joined.time).ifelse(joined.start, joined.time)
-    return joined.select("patient", "visit", "feature", time=time)
+    start = (joined.start < joined.time).ifelse(joined.start, joined.time)
+    return joined.select("patient", "visit", "feature", "time", start=start)
 
 
-def _complete_visits(workspace: Workspace, events: "Table") -> Iterator[list[np.ndarray]]:
-    """Columns patient, visit, feature and time in blocks that do not split a visit."""
+def _complete_visits(
+    workspace: Workspace, events: "Table", times: Sequence[str]
+) -> Iterator[list[np.ndarray]]:
+    """Columns patient, visit, feature and the times in blocks that do not split a visit."""
     import pyarrow as pa
 
-    ordered = events.select(*KEYS, time=events.time.cast("timestamp(6)")).order_by(*KEYS)
+    moments = {name: events[name].cast("timestamp(6)") for name in times}
+    ordered = events.select(*KEYS, **moments).order_by(*KEYS)
     rest = None
     with translate_errors("the events"):
         # DuckDB's own reader: Ibis would hold the rows twice.
         for batch in workspace.con.con.sql(workspace.con.compile(ordered)).to_arrow_reader(1_000_000):
-            columns = [batch.column(name) for name in (*KEYS, "time")]
-            columns[3] = columns[3].cast(pa.int64())
+            columns = [batch.column(name) for name in KEYS]
+            columns += [batch.column(name).cast(pa.int64()) for name in times]
             block = [column.to_numpy(zero_copy_only=False) for column in columns]
             if rest is not None:
                 block = [np.concatenate(pair) for pair in zip(rest, block, strict=True)]
@@ -113,20 +131,26 @@ def _complete_visits(workspace: Workspace, events: "Table") -> Iterator[list[np.
 
 
 def _compress(
-    patient: np.ndarray, visit: np.ndarray, feature: np.ndarray, time: np.ndarray
+    patient: np.ndarray, visit: np.ndarray, feature: np.ndarray, *times: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Reduce sorted events to visits (patient, time, number of entries) and entries (feature, count)."""
+    """Reduce sorted events to visits (patient, time, last, number of entries) and entries (feature, count).
+
+    `times` are the starts of the visits, where recorded, and the times of the events.
+    """
+    start, time = times[0], times[-1]
     new_visit = np.ones(len(patient), bool)
     new_visit[1:] = (patient[1:] != patient[:-1]) | (visit[1:] != visit[:-1])
     new_entry = new_visit.copy()
     new_entry[1:] |= feature[1:] != feature[:-1]
     visits, entries = np.flatnonzero(new_visit), np.flatnonzero(new_entry)
-    first = np.minimum.reduceat(time, visits) if len(visits) else time
+    first = np.minimum.reduceat(start, visits) if len(visits) else start
+    last = np.maximum.reduceat(time, visits) if len(visits) else time
     lengths = np.diff(np.append(np.searchsorted(entries, visits), len(entries)))
     counts = np.diff(np.append(entries, len(patient)))
     return (
         patient[visits].astype(np.int32),
         first,
+        last,
         lengths.astype(np.int32),
         feature[entries].astype(np.int32),
         counts.astype(np.int32),
@@ -134,27 +158,53 @@ def _compress(
 
 
 def _sorted_by_time(rows: Rows) -> Rows:
-    """Sort the visits of each patient; needed for encounters only, whose numbers are hashes."""
+    """Sort the visits of each patient in place; needed for encounters only, whose numbers are hashes."""
     if not ((np.diff(rows.patient) == 0) & (np.diff(rows.time) < np.timedelta64(0, "us"))).any():
         return rows
+    # In blocks of whole patients: the order of all entries at once would need gigabytes.
+    firsts = np.flatnonzero(np.diff(rows.patient, prepend=-1))
+    starts = np.arange(0, len(rows.patient), VISITS_PER_SORT)
+    begins = np.unique(firsts[np.searchsorted(firsts, starts, side="right") - 1])
+    for begin, end in pairwise([*begins.tolist(), len(rows.patient)]):
+        _sort_block(rows, begin, end)
+    return rows
+
+
+def _sort_block(rows: Rows, begin: int, end: int) -> None:
+    """Sort the visits from `begin` up to `end`, which are those of whole patients, and their entries."""
     # Stable, so that simultaneous encounters have an order that does not depend on the source.
-    order = np.lexsort((rows.time, rows.patient))
-    lengths = np.diff(rows.indptr)[order]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    entries = np.repeat(rows.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
-    return Rows(rows.patient[order], rows.time[order], indptr, rows.feature[entries], rows.amount[entries])
+    order = np.lexsort((rows.time[begin:end], rows.patient[begin:end]))
+    first = rows.indptr[begin:end][order]
+    lengths = np.diff(rows.indptr[begin : end + 1])[order]
+    block = slice(int(rows.indptr[begin]), int(rows.indptr[end]))
+    ends = block.start + np.cumsum(lengths)
+    entries = np.repeat(first - (ends - lengths), lengths) + np.arange(block.start, block.stop)
+    for column in (rows.time, rows.last):
+        column[begin:end] = column[begin:end][order]
+    for column in (rows.feature, rows.amount):
+        column[block] = column[entries]
+    rows.indptr[begin + 1 : end + 1] = ends
 
 
 def apply_minimums(
-    rows: Rows, n_features: int, min_visits: int, min_patients: int, attrition: Attrition
+    rows: Rows,
+    n_features: int,
+    min_visits: int,
+    min_patients: int,
+    attrition: Attrition,
+    persons: np.ndarray | None = None,
 ) -> Rows:
-    """Remove patients with few visits and features with few patients, alternately until both minimums hold."""
+    """Remove patients with few visits and features with few patients, alternately until both minimums hold.
+
+    `persons` is the patient of each number in `rows.patient`, non-decreasing, where a patient has several rows of the
+    cohort.
+    """
     size = _size(rows)
     visits_kept = size.copy()
     while True:
         rows = with_visits(rows, min_visits)
         visits_kept -= size - _size(rows)
-        common = rows if min_patients <= 1 else _with_common_features(rows, n_features, min_patients)
+        common = rows if min_patients <= 1 else _with_common_features(rows, n_features, min_patients, persons)
         if len(common.feature) == len(rows.feature):
             break
         rows, size = common, _size(common)
@@ -185,8 +235,9 @@ def with_visits(rows: Rows, min_visits: int) -> Rows:
     return rows if min_visits <= 1 else rows.take_visits((counts >= min_visits)[rows.patient])
 
 
-def _with_common_features(rows: Rows, n_features: int, min_patients: int) -> Rows:
-    common = patients_per_feature(rows, n_features) >= min_patients
+def _with_common_features(rows: Rows, n_features: int, min_patients: int, persons: np.ndarray | None) -> Rows:
+    counted = rows if persons is None else rows._replace(patient=persons[rows.patient])
+    common = patients_per_feature(counted, n_features) >= min_patients
     return rows if common.all() else rows.take_entries(common[rows.feature])
 
 

@@ -3,9 +3,11 @@
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from phenotaste.build import durations
+from phenotaste.build.placement import Placed, intervals, place
 from phenotaste.build.settings import VISITS
 from phenotaste.errors import InputError
-from phenotaste.sources.records import ATC, Records
+from phenotaste.sources.records import ATC, ORIGIN, Records, conform
 from phenotaste.sources.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -27,17 +29,20 @@ class Normalised(NamedTuple):
     """
 
     people: "Table"  # patient, id, birth, death: date, then the source's other columns: text
-    # patient, time: timestamp, visit: int64 within the patient, code: int32, encounter: int64 or null,
-    # implausible: the bits above, copies: the number of identical rows
+    # patient, time: timestamp, visit: int64 within the patient, code: int32, encounter: int64, that of the source or
+    # null, implausible: the bits above, copies: the number of identical rows
     events: "Table"
     codes: "pa.Table"  # vocabulary, code, kind, name (or null), events (number); `code` is the row number
     periods: "Table | None"  # patient, start, end: date, both inclusive
     labels: "Table | None"  # patient, time: timestamp, value: float
-    visits: "Table | None"  # patient, visit: the same int64 as in events, time: timestamp of the start
+    # patient, encounter, visit: the same int64 as in events, time, end_time: timestamps of start and end
+    visits: "Table | None"
     facts: "Table | None"  # patient, time: timestamp, name, value: text, number: float
     group_names: "pa.Table | None" = (
         None  # vocabulary, code, name of ATC groups, also of codes without events
     )
+    outcomes: "Table | None" = None  # patient, value: float, and time: null
+    time_unit: str | None = None  # of times that are not dates, as in Records
 
 
 class ReadCounts(NamedTuple):
@@ -51,10 +56,16 @@ class ReadCounts(NamedTuple):
     duplicates: int
     patients: int  # listed in persons or having events
     lost_visits: int  # visits that have only unusable events
+    placed: Placed | None  # events and their encounters, where visits are encounters or could have been
 
 
-def normalise(workspace: Workspace, records: Records, visit: str | None) -> tuple[Normalised, ReadCounts]:
-    """Number patients and codes, assign events to visits and merge duplicates; `visit` is the requested unit."""
+def normalise(
+    workspace: Workspace, records: Records, visit: str | None, place_hours: float | None = None
+) -> tuple[Normalised, ReadCounts]:
+    """Number patients and codes, assign events to visits and merge duplicates; `visit` is the requested unit.
+
+    Events without an encounter are placed in one within `place_hours`; None leaves them as visits by day.
+    """
     people = _people(workspace, records.persons)
     source = records.events.mutate(
         vocabulary=records.events.vocabulary.fill_null(""), kind=records.events.kind.fill_null("")
@@ -64,11 +75,11 @@ def normalise(workspace: Workspace, records: Records, visit: str | None) -> tupl
         events=codes.rows.sum().coalesce(0),
         coded=codes.rows.sum(where=codes.number.notnull()).coalesce(0),
         dated=codes.dated.sum(where=codes.number.notnull()).coalesce(0),
-        in_encounters=codes.in_encounters.sum().coalesce(0),
     )
     rows = totals.to_pyarrow().to_pylist()[0]
-    unit = visit_unit(visit, rows["events"], rows["in_encounters"])
-    events = _events(workspace, source, people, codes, unit)
+    encounters = _encounters(workspace, records.visits, people)
+    events = _events(workspace, source, people, codes, records.shifted_dates)
+    events, unit, placed = _with_visits(workspace, events, encounters, visit, place_hours)
     usable = events.aggregate(kept=events.count(), rows=events.copies.sum().coalesce(0))
     usable_rows = usable.to_pyarrow().to_pylist()[0]
     unlisted, visits = 0, 0
@@ -83,6 +94,7 @@ def normalise(workspace: Workspace, records: Records, visit: str | None) -> tupl
         duplicates=usable_rows["rows"] - usable_rows["kept"],
         patients=int(people.count().execute()) + unlisted,
         lost_visits=visits,
+        placed=placed,
     )
     tables = Normalised(
         people=people,
@@ -90,9 +102,13 @@ def normalise(workspace: Workspace, records: Records, visit: str | None) -> tupl
         codes=_code_table(codes, events, records.names),
         periods=_numbered(workspace, records.periods, people, "periods"),
         labels=_numbered(workspace, records.labels, people, "labels"),
-        visits=_visit_starts(workspace, records.visits, people, unit),
+        visits=None
+        if encounters is None
+        else encounters.mutate(visit=visit_number(unit, encounters.time, encounters.encounter)),
         facts=_numbered(workspace, records.facts, people, "facts"),
         group_names=_group_names(records.names),
+        outcomes=_numbered(workspace, records.outcomes, people, "outcomes"),
+        time_unit=records.time_unit,
     )
     return tables, counts
 
@@ -110,8 +126,9 @@ def _people(workspace: Workspace, persons: "Table") -> "Table":
             death=persons.death.cast("date"),
             **{name: persons[name].cast("string") for name in extra},
         ),
-        "normalised people",
+        "the table of patients",
     )
+    _refuse_nul(people.select(*extra, patient="id"), "the patients")
     repeated = people.count().execute() - people.id.nunique().execute()
     if repeated:
         raise InputError(f"persons has {repeated:,} repeated patients: keep one row per patient.")
@@ -119,19 +136,26 @@ def _people(workspace: Workspace, persons: "Table") -> "Table":
 
 
 def _codes(workspace: Workspace, source: "Table") -> "Table":
-    """The distinct codes, numbered in order, with the number of their rows that have a date and an encounter."""
+    """The distinct codes, numbered in order, with the number of their rows that have a date."""
     import ibis
 
-    distinct = source.group_by(*CODE).aggregate(
-        rows=source.count(), dated=source.time.count(), in_encounters=source.visit.count()
-    )
+    distinct = source.group_by(*CODE).aggregate(rows=source.count(), dated=source.time.count())
     coded = workspace.materialise(distinct, "distinct codes")
+    _refuse_nul(coded.select(*CODE), "the events")
     number = ibis.row_number().over(order_by=[coded.code.isnull(), *(coded[name] for name in CODE)])
     number = ibis.ifelse(coded.code.isnull(), ibis.null("int32"), number.cast("int32"))
     return workspace.materialise(coded.mutate(number=number), "normalised codes")
 
 
-def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Table", unit: str) -> "Table":
+def _refuse_nul(texts: "Table", what: str) -> None:
+    """NumPy drops NUL at the end of a text, and would take two texts for the same."""
+    counts = {name: texts[name].cast("string").re_search(r"\x00").sum() for name in texts.columns}
+    for name, rows in texts.aggregate(**counts).to_pyarrow().to_pylist()[0].items():
+        if rows:
+            raise InputError(f"column {name} of {what} contains the character NUL; remove it from the data.")
+
+
+def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Table", shifted: bool) -> "Table":
     import ibis
 
     rows = source.filter(source.time.notnull())
@@ -142,7 +166,7 @@ def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Tabl
     implausible = (
         ibis.ifelse(day < rows.birth, BEFORE_BIRTH, 0)
         + ibis.ifelse(day > rows.death, AFTER_DEATH, 0)
-        + ibis.ifelse(day >= tomorrow, IN_FUTURE, 0)
+        + (0 if shifted else ibis.ifelse(day >= tomorrow, IN_FUTURE, 0))
     )
     narrow = rows.select(
         patient=rows.position,
@@ -154,9 +178,30 @@ def _events(workspace: Workspace, source: "Table", people: "Table", codes: "Tabl
     distinct = narrow.group_by("patient", "time", "encounter", "code").aggregate(
         implausible=narrow.implausible.max(), copies=narrow.count()
     )
-    return workspace.materialise(
-        distinct.mutate(visit=visit_number(unit, distinct.time, distinct.encounter)), "normalised events"
-    )
+    return workspace.materialise(distinct, "normalised events")
+
+
+def _with_visits(
+    workspace: Workspace,
+    events: "Table",
+    encounters: "Table | None",
+    requested: str | None,
+    place_hours: float | None,
+) -> tuple["Table", str, Placed | None]:
+    """The events with the column `visit`, the unit of visits, and how events came to their encounters."""
+    unit = visit_unit(requested)
+    if unit not in (None, ENCOUNTER):
+        return events.mutate(visit=visit_number(unit, events.time, events.encounter)), unit, None
+    counts = events.aggregate(own=events.encounter.count(), rows=events.count()).to_pyarrow().to_pylist()[0]
+    placed = Placed(counts["own"], by_day=counts["rows"] - counts["own"])
+    filled = events.mutate(placed=events.encounter)
+    if place_hours is not None and placed.by_day and (placed.own or encounters is not None):
+        filled, placed = place(workspace, events, intervals(events, encounters), place_hours)
+    if unit is None and 2 * placed.in_encounters < max(1, counts["rows"]):
+        days = events.mutate(visit=visit_number(DAY, events.time, events.encounter))
+        return days, DAY, placed if encounters is not None or placed.own else None
+    visits = filled.mutate(visit=visit_number(ENCOUNTER, filled.time, filled.placed)).drop("placed")
+    return visits, ENCOUNTER, placed
 
 
 def _count_unusable(source: "Table", people: "Table", events: "Table", unit: str) -> tuple[int, int]:
@@ -212,23 +257,26 @@ def _numbered(workspace: Workspace, table: "Table | None", people: "Table", name
     return workspace.materialise(rows.select(*others, patient=rows.position), f"normalised {name}")
 
 
-def _visit_starts(workspace: Workspace, visits: "Table | None", people: "Table", unit: str) -> "Table | None":
+def _encounters(workspace: Workspace, visits: "Table | None", people: "Table") -> "Table | None":
+    """patient, encounter, time, end_time of the encounters that the source lists."""
     if visits is None:
         return None
-    rows = _numbered(workspace, visits.select("patient", "visit", "time"), people, "encounters")
+    rows = _numbered(
+        workspace, conform(visits, ("patient", "visit", "time", "end_time")), people, "encounters"
+    )
     assert rows is not None
-    rows = rows.select("patient", "time", encounter=encounter_number(rows.visit))
-    rows = rows.mutate(visit=visit_number(unit, rows.time, rows.encounter))
+    rows = rows.mutate(encounter=encounter_number(rows.visit))
     return workspace.materialise(
-        rows.group_by("patient", "visit", "encounter").aggregate(time=rows.time.min()), "normalised visits"
+        rows.group_by("patient", "encounter").aggregate(time=rows.time.min(), end_time=rows.end_time.max()),
+        "normalised visits",
     )
 
 
-def visit_unit(requested: str | None, events: int, in_encounters: int) -> str:
-    """The requested unit, else encounters where most events have one, else days."""
-    if requested is not None and requested not in VISITS:
-        raise InputError(f"visit = {requested!r} is unknown; use one of {', '.join(VISITS)}.")
-    return requested or (ENCOUNTER if 2 * in_encounters >= max(1, events) else DAY)
+def visit_unit(requested: str | None) -> str | None:
+    """The requested unit; None for encounters where most events are in one, else days."""
+    if requested is not None and requested not in VISITS and durations.parse(requested) is None:
+        raise InputError(f"visit = {requested!r} is unknown; use one of {', '.join(VISITS)}, or hours (6h).")
+    return requested
 
 
 def encounter_number(visit: "Value") -> "Value":
@@ -242,7 +290,14 @@ def encounter_number(visit: "Value") -> "Value":
 
 
 def visit_number(unit: str, time: "Value", encounter: "Value") -> "Value":
-    """The visit of an event within its patient; days, weeks (from Monday) and months are numbered in order of time."""
+    """The visit of an event within its patient; those by time are numbered in order of time.
+
+    Weeks begin on Monday; durations such as "6h" are counted from midnight, or from zero for times that are not dates.
+    """
+    import ibis
+
+    if unit not in VISITS:
+        return blocks(unit, time, ibis.literal(ORIGIN, type="timestamp"))
     day = time.cast("date").epoch_days().cast("int64")
     if unit == ENCOUNTER:
         return encounter.coalesce(day - BELOW_ALL_HASHES)
@@ -251,3 +306,9 @@ def visit_number(unit: str, time: "Value", encounter: "Value") -> "Value":
     if unit == WEEK:
         return ((day + 3) / 7).floor().cast("int64")  # 1 January 1970 was a Thursday
     return day
+
+
+def blocks(unit: str, time: "Value", start: "Value") -> "Value":
+    """The number of whole durations, such as "6h", between a start and a time."""
+    size = durations.known(unit).minutes * 60_000_000
+    return (time.delta(start, unit="microsecond") / size).floor().cast("int64")

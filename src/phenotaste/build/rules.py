@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+from phenotaste.build import durations
 from phenotaste.errors import InputError
 from phenotaste.validation import is_integer, is_number
 
@@ -50,6 +51,35 @@ class Choice(Rule):
 
 
 @dataclass(frozen=True)
+class Visit(Choice):
+    """One of the choices, or a number of minutes, hours, days or weeks."""
+
+    def allowed(self) -> str:
+        return f'{", ".join(map(literal, self.choices))} or a duration such as "6h"'
+
+    def accepts(self, value: Any) -> bool:
+        length = durations.parse(value) if isinstance(value, str) and not value.isdecimal() else None
+        return super().accepts(value) or (
+            length is not None and length.unit != durations.MONTH and length.number > 0
+        )
+
+
+@dataclass(frozen=True)
+class Length(Rule):
+    """A duration, as build.durations writes it."""
+
+    minimum: int = 0
+
+    def allowed(self) -> str:
+        least = " above 0 such as" if self.minimum else " such as"
+        return f'a duration{least} "48h", "30d" or "24mo"'
+
+    def accepts(self, value: Any) -> bool:
+        length = durations.parse(value) if isinstance(value, str) else None
+        return length is not None and length.number >= self.minimum
+
+
+@dataclass(frozen=True)
 class Integer(Rule):
     minimum: int = 0
     maximum: int = 2**31 - 1
@@ -71,6 +101,27 @@ class Number(Rule):
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, int | float) and is_number(value, self.minimum)
+
+
+@dataclass(frozen=True)
+class Positive(Rule):
+    def allowed(self) -> str:
+        return "a number above 0"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, int | float) and is_number(value, 0.0) and value > 0
+
+
+@dataclass(frozen=True)
+class Quantiles(Rule):
+    def allowed(self) -> str:
+        return "two increasing numbers between 0 and 1"
+
+    def accepts(self, value: Any) -> bool:
+        if not isinstance(value, tuple) or len(value) != 2:
+            return False
+        numbers = all(isinstance(item, int | float) and is_number(item, 0.0) for item in value)
+        return numbers and 0 < value[0] < value[1] < 1
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from phenotaste.build.rules import Rule
-from phenotaste.build.settings import RULES, SECTIONS, Settings, source_defaults
+from phenotaste.build.settings import RULES, SECTIONS, Settings, SourceOptions, source_defaults
 from phenotaste.errors import InputError
+from phenotaste.storage.input_files import read_text
 
-FILES = {("groups", "table"), ("groups", "multi3"), ("index", "labels")}
+SOURCE = "source"
+FILES = {
+    ("", "like"),
+    ("groups", "table"),
+    ("groups", "multi3"),
+    ("groups", "names"),
+    ("index", "labels"),
+    ("measurements", "ranges"),
+    ("measurements", "learn_from"),
+}
 HEAD = (
     "# Settings of a cohort: phenotaste cohort SOURCE ... --settings THIS.toml; flags override this file.\n"
 )
@@ -22,17 +32,15 @@ TITLES = {
     "index": "The index event, and the observation window before it.",
     "match": "Controls for each case, without replacement; they take their case's index date.",
     "static": "Static features, one-hot encoded, each the last value before the window ends.",
+    "measurements": "Results of measurements, where kinds has measurement; each is low, normal or high.",
+    "weights": "Factors by which the entries of each kind are multiplied.",
+    SOURCE: "The source and the options with which it was read, as on the command line.",
 }
 
 
 def from_toml(path: str | os.PathLike[str], base: Settings | None = None) -> Settings:
     """Read settings from a file, with defaults from `base`; file names in it are relative to its folder."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check the path of the settings.") from None
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"{path} cannot be read as text in UTF-8; check the file.") from None
+    text = read_text(path, "the settings")
     try:
         return parse(text, base, Path(path).absolute().parent)
     except InputError as error:
@@ -45,24 +53,39 @@ def parse(text: str, base: Settings | None = None, folder: Path | None = None) -
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"the TOML is invalid ({str(error).rstrip('.')}); correct it.") from None
     base = base or Settings()
-    check_names(given, [*RULES, *SECTIONS], "")
-    values = {name: from_toml_value(given[name], rule) for name, rule in RULES.items() if name in given}
+    check_names(given, [*RULES, *SECTIONS, SOURCE], "")
+    values = values_of(given, RULES, "", folder)
     for section, (kind, rules) in SECTIONS.items():
-        if section not in given:
-            continue
-        if not isinstance(given[section], dict):
-            raise InputError(f"{section} must be a table: write [{section}] above its settings.")
-        check_names(given[section], rules, f"{section}.")
-        inner = {
-            name: from_toml_value(given[section][name], rule)
-            for name, rule in rules.items()
-            if name in given[section]
+        if section in given:
+            table = checked_table(given, section)
+            check_names(table, rules, f"{section}.")
+            inner = values_of(table, rules, section, folder)
+            values[section] = replace(getattr(base, section) or kind(), **inner)
+    if SOURCE in given:
+        table = checked_table(given, SOURCE)
+        options = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in table.items() if name != "name"
         }
-        for name in inner:
-            if folder is not None and (section, name) in FILES and isinstance(inner[name], str):
-                inner[name] = os.path.normpath(folder / inner[name])
-        values[section] = replace(getattr(base, section) or kind(), **inner)
+        values[SOURCE] = SourceOptions(table.get("name", ""), options)
     return replace(base, **values)
+
+
+def checked_table(given: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    table = given[section]
+    if not isinstance(table, dict):
+        raise InputError(f"{section} must be a table: write [{section}] above its settings.")
+    return table
+
+
+def values_of(
+    given: Mapping[str, Any], rules: Mapping[str, Rule], section: str, folder: Path | None
+) -> dict[str, Any]:
+    """The given settings of a section; files are relative to `folder`."""
+    values = {name: from_toml_value(given[name], rule) for name, rule in rules.items() if name in given}
+    for name, value in values.items():
+        if folder is not None and (section, name) in FILES and isinstance(value, str):
+            values[name] = os.path.normpath(folder / value)
+    return values
 
 
 def check_names(given: Mapping[str, Any], names: Any, prefix: str) -> None:
@@ -77,7 +100,7 @@ def from_toml_value(value: Any, rule: Rule) -> Any:
     if rule.nullable and type(value) is type(rule.none) and value == rule.none:
         return None
     if isinstance(value, list):
-        return tuple(value) if all(isinstance(item, str | int) for item in value) else value
+        return tuple(value) if all(isinstance(item, str | int | float) for item in value) else value
     if isinstance(value, date) and not isinstance(value, datetime):
         return value.isoformat()
     return value
@@ -89,6 +112,10 @@ def to_toml(settings: Settings) -> str:
     for section, (_, rules) in SECTIONS.items():
         if (record := getattr(settings, section)) is not None:
             lines += [f"\n# {TITLES[section]}", f"[{section}]", *setting_lines(record, rules)]
+    if settings.source is not None:
+        options = {"name": settings.source.name, **settings.source.options}
+        lines += [f"\n# {TITLES[SOURCE]}", f"[{SOURCE}]"]
+        lines += [f"{name} = {to_toml_value(value)}" for name, value in options.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from phenotaste.build import durations
 from phenotaste.build.settings import Index, Match, Settings
 from phenotaste.plotting import BLUE, GREY, INK, PALE_BLUE, PALE_GREY, RED, encode_figure, new_figure
 
@@ -46,10 +47,16 @@ def _draw(axis: "Axes", index: Index, match: Match | None, last_row: float, labe
     )
     _time_line(axis, 0, end, ENCOUNTERS)
     axis.plot([1], [0], "D", color=RED, markersize=7.5, markeredgecolor="white", zorder=4)
-    _label_above(axis, end / 2, "Observation window", _months(index.window_months), BLUE)
+    window, gap, _ = index.lengths
+    if index.first is not None:
+        length = str(durations.known(index.first))
+        _label_above(axis, end / 2, "Observation window", f"first {length}", BLUE)
+        _label_above(axis, 1.02, "Index", "end of the window", RED, "left")
+    else:
+        _label_above(axis, end / 2, "Observation window", str(window), BLUE)
+        _label_above(axis, 1.02, "Index date", "as labelled" if labelled else "first index code", RED, "left")
     if end < 1:
-        _label_above(axis, (1 + end) / 2, "Prediction gap", _months(index.gap_months), GREY)
-    _label_above(axis, 1.02, "Index date", "as labelled" if labelled else "first index code", RED, "left")
+        _label_above(axis, (1 + end) / 2, "Prediction gap", str(gap), GREY)
     _label_above(axis, -BEFORE, "Patient" if match is None else "Case", "", INK, "left")
     if match is not None:
         _time_line(axis, last_row, end, CONTROL_ENCOUNTERS)
@@ -62,13 +69,14 @@ def _draw(axis: "Axes", index: Index, match: Match | None, last_row: float, labe
 
 def _end_of_window(index: Index) -> float:
     """Return the end of the window as drawn, from 0 (its start) to 1 (the index date)."""
-    if not index.gap_months:
+    if index.first is not None or not index.lengths[1].number:
         return 1.0
     return 1 - min(max(_gap_share(index), MIN_GAP_SHARE), MAX_GAP_SHARE)
 
 
 def _gap_share(index: Index) -> float:
-    return index.gap_months / (index.gap_months + index.window_months)
+    window, gap, _ = index.lengths
+    return gap.minutes / (gap.minutes + window.minutes)
 
 
 def _time_line(axis: "Axes", y: float, end: float, encounters: tuple[float, ...]) -> None:
@@ -98,27 +106,37 @@ def _label_above(
 
 def _label_below(axis: "Axes", index: Index, end: float, last_row: float) -> None:
     y = last_row - HALF_HEIGHT
-    for x, months in ((0.0, index.gap_months + index.window_months), (end, index.gap_months)):
-        if months:
-            axis.plot([x, x], [y, y - 0.07], color=GREY, linewidth=1)
-            axis.text(x, y - 0.1, f"{_months(months)} before", **TEXT, ha="center", va="top")
+    for x, text in _distances(index, end):
+        axis.plot([x, x], [y, y - 0.07], color=GREY, linewidth=1)
+        axis.text(x, y - 0.1, text, **TEXT, ha="center", va="top")
     axis.plot([-BEFORE + 0.01], [y - 0.52], **USED)
     axis.text(-BEFORE + 0.03, y - 0.52, "encounter that is used", fontsize=8.5, va="center")
     axis.plot([0.19], [y - 0.52], **UNUSED)
     axis.text(0.21, y - 0.52, "encounter that is not", fontsize=8.5, va="center")
     remarks = []
-    if index.washout_months:
-        remarks.append(f"no index code in the {_months(index.washout_months)} before the index")
-    if index.gap_months and _end_of_window(index) != 1 - _gap_share(index):
+    if index.lengths[2].number and index.first is None:
+        remarks.append(f"no index code in the {index.lengths[2]} before the index")
+    if end < 1 and end != 1 - _gap_share(index):
         remarks.append("not to scale")
     axis.text(1 + AFTER, y - 0.52, "; ".join(remarks), **TEXT, ha="right", va="center")
 
 
-def _months(count: int) -> str:
-    return f"{count} month" if count == 1 else f"{count} months"
+def _distances(index: Index, end: float) -> list[tuple[float, str]]:
+    """The positions of the start and, with a gap, of the end of the window, and their distance from the index."""
+    window, gap, _ = index.lengths
+    if index.first is not None:
+        return [(0.0, "first event, admission or zero")]
+    if not gap.number:
+        return [(0.0, f"{window} before")]
+    same = window.unit == gap.unit
+    both = window._replace(number=window.number + gap.number) if same else f"{window} and {gap}"
+    return [(0.0, f"{both} before"), (end, f"{gap} before")]
 
 
 def _description(index: Index) -> str:
     """Describe the figure for screen readers."""
-    end = "the index date" if not index.gap_months else f"{_months(index.gap_months)} before the index date"
-    return f"Only what happened in the {_months(index.window_months)} that end {end} is used."
+    if index.first is not None:
+        return f"Only what happened in the first {durations.known(index.first)} is used."
+    window, gap, _ = index.lengths
+    end = f"{gap} before the index date" if gap.number else "the index date"
+    return f"Only what happened in the {window} that end {end} is used."

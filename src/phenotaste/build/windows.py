@@ -1,9 +1,10 @@
-"""Calendar months, observation windows, and the events and facts inside them."""
+"""Observation windows and periods, and the events and facts inside windows."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from phenotaste.build.durations import MONTH, add_months, before
 from phenotaste.build.settings import Index
 
 if TYPE_CHECKING:
@@ -12,34 +13,31 @@ if TYPE_CHECKING:
 OPEN_END = np.datetime64("9999-12-31", "D")
 
 
-def months_before(days: np.ndarray, months: int) -> np.ndarray:
-    """Subtract calendar months, clipped to the end of the month: 31 August minus 6 months is 28 or 29 February.
-
-    Subtracted in one step, as databases do; two steps can give a different day.
-    """
-    days = np.asarray(days, "datetime64[D]")
-    month = days.astype("datetime64[M]")
-    earlier = month - months
-    last = (earlier + 1).astype("datetime64[D]") - 1
-    return np.minimum(earlier.astype("datetime64[D]") + (days - month.astype("datetime64[D]")), last)
-
-
-def window(days: np.ndarray, index: Index) -> tuple[np.ndarray, np.ndarray]:
-    """The first day of the window, and the day after its last, for each index date."""
-    return months_before(days, index.gap_months + index.window_months), months_before(days, index.gap_months)
+def window(times: np.ndarray, index: Index) -> tuple[np.ndarray, np.ndarray]:
+    """The start of the window, and its end, which is excluded, for each index time."""
+    length, gap, _ = index.lengths
+    end = before(times, gap)
+    if length.unit == gap.unit == MONTH:
+        return add_months(times, -length.number - gap.number), end
+    return before(end, length), end
 
 
 def inside(events: "Table", anchors: "Table") -> "Table":
-    """Events from the start of their patient's window up to, but excluding, its end."""
-    bounds = anchors.select("patient", "start", "end")
+    """Events from the start of a window up to, but excluding, its end; `patient` is the row of the window."""
+    bounds = anchors.select("patient", "row", "start", "end")
     joined = events.inner_join(bounds, "patient")
-    return joined.filter(joined.time >= joined.start, joined.time < joined.end).select(*events.columns)
+    return of_rows(joined.filter(joined.time >= joined.start, joined.time < joined.end), events)
 
 
 def known_by_end(facts: "Table", anchors: "Table") -> "Table":
-    """Facts known before their patient's window ends; undated facts are always included."""
-    joined = facts.inner_join(anchors.select("patient", "end"), "patient")
-    return joined.filter(joined.time.isnull() | (joined.time < joined.end)).select(*facts.columns)
+    """Facts known before a window ends, undated ones included; `patient` is the row of the window."""
+    joined = facts.inner_join(anchors.select("patient", "row", "end"), "patient")
+    return of_rows(joined.filter(joined.time.isnull() | (joined.time < joined.end)), facts)
+
+
+def of_rows(joined: "Table", original: "Table") -> "Table":
+    """The original columns, with the row of the window in place of the patient, who may have several."""
+    return joined.select(**{name: joined["row" if name == "patient" else name] for name in original.columns})
 
 
 class Periods(NamedTuple):

@@ -1,6 +1,6 @@
 """`python -m phenotaste.cli` is the `phenotaste` command."""
 
-from phenotaste.cli.app import main
+from phenotaste.cli import main
 
 if __name__ == "__main__":
     main()

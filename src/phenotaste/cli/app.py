@@ -1,14 +1,19 @@
 """The `phenotaste` command: its subcommands, and the conversion of errors to one sentence and an exit status."""
 
 import os
+import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from phenotaste.cli.cohort import cohort
+from phenotaste.cli.cohort_flags import GroupedCommand
+from phenotaste.cli.cohort_hospitals import HOSPITALS
 from phenotaste.cli.demo import demo
 from phenotaste.cli.doctor import doctor
 from phenotaste.cli.export import export
@@ -20,24 +25,38 @@ from phenotaste.cli.review import review
 from phenotaste.cli.score import score
 from phenotaste.cli.select import select
 from phenotaste.cli.study import study
-from phenotaste.errors import InputError
+from phenotaste.errors import InputError, safe
 
-FAILED, INTERRUPTED = 1, 130
+FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 
 
 class Commands(TyperGroup):
     """Runs a subcommand and prints warnings as plain lines."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with safe_errors():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), safe_errors():
             warnings.showwarning = print_note
             for category in (DeprecationWarning, FutureWarning):  # meant for programmers
                 warnings.simplefilter("ignore", category)
-            try:
-                return super().invoke(ctx)
-            except KeyboardInterrupt:
-                typer.echo("Interrupted; no incomplete files were left.", err=True)
-                raise typer.Exit(INTERRUPTED) from None
+            return super().invoke(ctx)
+
+
+@contextmanager
+def safe_errors() -> Iterator[None]:
+    """Report an interrupt, and hide passwords: messages about arguments quote them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Interrupted; no incomplete files were left.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if hasattr(error, "format_message"):  # of Click, which some versions of Typer include
+            error.message = safe(str(error.message))  # type: ignore[attr-defined]
+        raise
 
 
 app = typer.Typer(
@@ -49,6 +68,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables, which may hold patients' data
 )
 app.add_typer(cohort)
+for source in HOSPITALS:
+    cohort.command(cls=GroupedCommand)(source)
 app.add_typer(review)
 app.add_typer(federated)
 for command in (demo, fit, score, export, select, predict, report, study, doctor):
@@ -80,10 +101,11 @@ def root(
 
 
 def main() -> NoReturn:
-    """Run the command line; exit status 0 success, 1 error, 2 invalid usage, 130 interrupted."""
+    """Run the command line; exit status 0 success, 1 error, 2 invalid usage, 130 interrupted, 143 killed."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # the terminal's encoding may lack characters of names
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # so that drafts are removed
     try:
         app(prog_name="phenotaste")
     except SystemExit as end:
@@ -107,7 +129,7 @@ def main() -> NoReturn:
 
 
 def fail(sentence: str) -> int:
-    typer.echo(f"Error: {sentence}", err=True)
+    typer.echo(f"Error: {safe(sentence)}", err=True)
     return FAILED
 
 
@@ -119,4 +141,4 @@ def os_sentence(error: OSError) -> str:
 
 def print_note(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
     """Print a warning as one line, without its location in the code."""
-    typer.echo(f"Note: {message}", err=True)
+    typer.echo(f"Note: {safe(str(message))}", err=True)

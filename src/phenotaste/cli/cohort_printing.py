@@ -23,6 +23,14 @@ PROBLEMS = {
     "events_before_birth": ("Events before birth", None),
     "events_after_death": ("Events after death", None),
     "events_in_the_future": ("Events in the future", None),
+    "measurements_implausible": ("Implausible measurements", "dropped"),
+    "measurements_unit_mismatch": ("Measurements in another unit than their range", "not rated"),
+    "measurements_without_value": ("Measurements without a number or flag", "not rated"),
+    "measurements_without_range": ("Measurements without a reference range", "not rated"),
+    "measurement_codes_in_several_units": (
+        "Measurement codes in several units",
+        "rated in the unit of their range",
+    ),
     "visits_without_codes": ("Visits without codes", "excluded"),
     "patients_without_events": ("Patients without events", "excluded"),
 }
@@ -33,12 +41,15 @@ FILES = {
     "unmapped": "unmapped.csv",
     "patients": "patients.parquet",
     "windows": "windows.svg",
+    "thresholds": "thresholds.csv",
 }
 
 
 def print_built(built: "Built", location: str, out: Path) -> None:
     lines = [line.split(maxsplit=1) for line in str(built.cohort.summary()).splitlines()]
     print_list(f"Cohort of {location}", [(name.capitalize(), text) for name, text in lines])
+    if built.warnings:
+        print_list("Warnings", [("!", printable(sentence)) for sentence in built.warnings])
     print_attrition(built)
     if problems := quality_lines(built):
         print_list("Data quality", problems)
@@ -74,6 +85,14 @@ def quality_lines(built: "Built") -> list[tuple[str, str]]:
         events = int(built.unmapped["events"].sum())
         listed = f"{len(built.unmapped):,} with {events:,} events, {kept}, listed in {FILES['unmapped']}"
         lines.append(("Codes in no group", listed))
+        lines += [
+            (
+                f"In a group, {kind}",
+                f"{counts['events_grouped']:,} of {counts['events']:,} events, "
+                f"{counts['codes_grouped']:,} of {counts['codes']:,} codes",
+            )
+            for kind, counts in built.quality["coverage"].items()
+        ]
     return lines
 
 
@@ -90,6 +109,7 @@ def as_record(built: "Built", source: str, location: str, out: Path) -> dict[str
         **built.cohort.summary().as_dict(),
         "attrition": built.attrition.to_dict("records"),
         "quality": built.quality,
+        "warnings": list(built.warnings),
         "notes": list(built.notes),
         "files": {name: str(path) for name, path in output_files(out).items()},
     }

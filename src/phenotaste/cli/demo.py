@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phenotaste.report.schema import Content, Phenotype
     from phenotaste.simulate import Truth
 
-RANK, STARTS = 5, 5
+RANK = 5
 # The first line marks the folder of a demo, whose files may be replaced.
 README = """Written by `phenotaste demo` from simulated patients.
 
@@ -25,7 +25,7 @@ figures         the same content as figures
 tables          the same content as tables
 cohort          the simulated patients, without their true phenotypes
 model           the fitted model
-scores.parquet  a row for each patient: scores, shares, intensities
+scores.parquet  a row for each patient: scores, amounts, shares
 """
 
 
@@ -53,6 +53,7 @@ def demo(
         phenotaste demo --out demo
     """
     from phenotaste.cli.terminal import print_json
+    from phenotaste.storage.encoding import json_value
 
     check_demo_folder(out)
     done = make_demo(out, patients, seed)
@@ -63,7 +64,7 @@ def demo(
         {name: str(path) for name, path in demo_paths(out).items()}
         | done.summary.as_dict()
         | {"total_seconds": done.seconds, "similarity": done.similarity}
-        | {"definitions": done.model.phenotypes().to_dict("records")}
+        | {"definitions": json_value(done.model.phenotypes().to_dict("records"))}
     )
 
 
@@ -103,8 +104,8 @@ def make_demo(out: Path, patients: int, seed: int) -> Demo:
     out.mkdir(parents=True, exist_ok=True)
     paths["readme"].write_text(README)
     cohort.save(paths["cohort"])
-    step(f"Fitting {RANK} phenotypes from {STARTS} starts")
-    model = TASTE(RANK, n_init=STARTS, random_state=seed)
+    step(f"Fitting {RANK} phenotypes")
+    model = TASTE(RANK, random_state=seed)
     fit_start = time.perf_counter()
     with fit_progress() as model.callback:
         model.fit(cohort)
@@ -166,7 +167,7 @@ def print_demo(done: Demo, out: Path) -> None:
         "Next steps",
         [
             ("Review", f"open {paths['report']} in a browser, name the phenotypes, save review.json"),
-            ("Refit", f"phenotaste fit {quoted['cohort']} --rank 4 --n-init 5 --out {quoted['model']}-4"),
+            ("Refit", f"phenotaste fit {quoted['cohort']} --rank 4 --out {quoted['model']}-4"),
             ("Score", f"phenotaste score {quoted['model']} {quoted['cohort']} --out scores.parquet"),
             ("With names", "the same, with --review review.json"),
         ],

@@ -15,6 +15,8 @@ CACHE_LOCATIONS = {
     "package": "in the package's folder",
     "user": "in the user's cache folder",
     "NUMBA_CACHE_DIR": "in NUMBA_CACHE_DIR",
+    "temporary": "in a private folder of the temporary directory",
+    "memory": "nowhere, for want of a writable folder",
 }
 WIDTH = 16
 

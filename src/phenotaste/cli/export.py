@@ -1,4 +1,4 @@
-"""`phenotaste export`: phenotype membership in the formats of other tools."""
+"""`phenotaste export`: phenotype membership in the formats of other tools, and models that may be passed on."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, ThreadCount
+from phenotaste.cli.options import Json, ModelFolder, ReviewFile, ThreadCount
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,21 +20,27 @@ class FormatChoice(StrEnum):
     MEDS_LABELS = "meds-labels"
     OMOP_COHORT = "omop-cohort"
     ANNDATA = "anndata"
+    MODEL = "model"
 
 
 class MeasureChoice(StrEnum):
     SHARE = "share"
     SCORE = "score"
-    INTENSITY = "intensity"
+    AMOUNT = "amount"
 
 
 def export(
     model: ModelFolder,
-    cohort: CohortFolder,
     to: Annotated[FormatChoice, typer.Option(help="What to write.", show_default=False)],
     out: Annotated[
         Path, typer.Option(help="Folder to write; for anndata a file, as x.h5ad.", show_default=False)
     ],
+    cohort: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of a saved cohort; none with --to model.", metavar="[COHORT]", show_default=False
+        ),
+    ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(help="A patient has a phenotype from here on; one half of the share by default."),
@@ -51,20 +57,37 @@ def export(
     threads: ThreadCount = None,
     json_: Json = False,
 ) -> None:
-    """Write who has which phenotype for other tools: MEDS labels, OMOP cohort rows, or AnnData.
+    """Write who has which phenotype for other tools: MEDS labels, OMOP cohort rows, AnnData; or a shareable model.
 
     meds-labels: a Parquet file for each phenotype, in the label schema of MEDS. omop-cohort: cohort.csv and
     cohort_definition.csv, to load into a results schema. Both come with definition.json, which records the threshold,
     the model and what each phenotype is made of. anndata: one file with totals, static facts, scores, definitions and
     visits. With --review, phenotypes have the reviewer's names.
 
-    The first two need visits with dates and whole numbers as patient ids. All are patient-level: only you can
+    The first two need visits with dates and whole numbers as patient ids. All three are patient-level: only you can
     read them.
+
+    model: a copy of the model that may be passed on. Features and levels that fewer than 11 patients of the fit have
+    are dropped, counts are rounded, and it scores new patients as before without them. It needs no cohort.
 
     Example:
 
         phenotaste export model cohort --to omop-cohort --out cohorts
+
+        phenotaste export model --to model --out shareable
     """
+    if to is FormatChoice.MODEL:
+        unused = (cohort, threshold, first_id, review)
+        if any(option is not None for option in unused) or by is not MeasureChoice.SHARE:
+            raise InputError(
+                "--to model takes the model only: leave out the cohort and all options but --out."
+            )
+        export_model(model, out, overwrite, json_)
+        return
+    if cohort is None:
+        raise InputError(
+            f"--to {to} writes patients: give the folder of their cohort after that of the model."
+        )
     from phenotaste import TASTE, Cohort
     from phenotaste.ecosystem import write_anndata, write_meds_labels, write_omop_cohort
     from phenotaste.ecosystem.anndata import import_anndata
@@ -87,6 +110,26 @@ def export(
             chosen, patients, out, rule, first_id=1 if first_id is None else first_id, overwrite=overwrite
         )
         print_members(written, out, to, json_)
+
+
+def export_model(model: Path, out: Path, overwrite: bool, json_: bool) -> None:
+    """Write the shareable copy of a model of any method that has one."""
+    from phenotaste.cli.options import check_replaceable, load_model
+    from phenotaste.cli.terminal import print_json, print_list
+
+    if out.resolve() == model.resolve():
+        raise InputError(f"{out} is the model itself: choose another --out.")
+    fitted = load_model(model)
+    check_replaceable(out, overwrite, type(fitted).load)
+    dropped = fitted.save(out, shareable=True)
+    assert dropped is not None
+    if json_:
+        print_json(
+            {"format": "model", "files": [str(out)], "patient_level": False, "dropped": dropped._asdict()}
+        )
+        return
+    rounded = "numbers of patients are rounded to multiples of 5, and small ones withheld"
+    print_list(f"Shareable model written to {out}", [("Left out", dropped.text()), ("Counts", rounded)])
 
 
 def membership_rule(
@@ -132,16 +175,20 @@ def print_members(found: "Exported", out: Path, to: str, json_: bool) -> None:
         print_json({"format": str(to), **found._asdict(), "files": files, "patient_level": True})
         return
     members = zip(found.names, found.members, strict=True)
-    few = "not shown: fewer than 11 have it, or have not"
+    few = "withheld: too few have it, or have not"
+
+    def about(count: int | None) -> str:
+        return "withheld" if count is None else f"about {count:,}"
+
     advice = [
         ("Advice", "look at the shares that phenotaste score writes: another --threshold may suit better")
     ]
     print_list(
         f"Written to {out}",
         [
-            ("Patients", f"{found.patients:,}"),
-            ("Left out", f"{found.without_visits:,} (without visits, so without a date)"),
-            *((name, few if count is None else f"{count:,} patients") for name, count in members),
+            ("Patients", about(found.patients)),
+            ("Left out", f"{about(found.without_visits)} (without visits, so without a date)"),
+            *((name, few if count is None else f"{about(count)} patients") for name, count in members),
             *(advice if not all(found.members) else []),  # some phenotype has few members or none
             ("Files", ", ".join(found.files)),
             ("Note", PATIENT_LEVEL),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, Seed, SolverChoice, ThreadCount, WeightsChoice
+from phenotaste.cli.options import CohortFolder, Json, Seed, ThreadCount
 from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,15 +43,25 @@ def init(
         str, typer.Option(help="Site names, separated by commas.", metavar="A,B,C", show_default=False)
     ],
     rank: Annotated[int, typer.Option(help="Number of phenotypes.")] = 5,
-    lam: Annotated[float, typer.Option(help="Weight of the static features relative to the visits.")] = 0.1,
+    lam: Annotated[float, typer.Option(help="Weight of the static features relative to the visits.")] = 0.01,
     mu: Annotated[float, typer.Option(help="Weight of the uniqueness term.")] = 1.0,
-    weights: Annotated[
-        WeightsChoice, typer.Option(help="Whether lam and mu are relative to the size of the data.")
-    ] = WeightsChoice.RELATIVE,
-    solver: Annotated[SolverChoice, typer.Option(help="As for fit.")] = SolverChoice.CD,
+    smooth: Annotated[
+        float, typer.Option(help="Weight of the changes of a course from visit to visit.")
+    ] = 0.3,
+    balance: Annotated[
+        float | None,
+        typer.Option(
+            help="A patient with n entries counts n ** balance; 0.5 by default, 0 with noise.",
+            show_default=False,
+        ),
+    ] = None,
     n_init: Annotated[
-        int, typer.Option(help="Number of starts, in the same messages; the best one is kept.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Number of starts, in the same messages, of which the best is kept; 4 by default, 1 with noise.",
+            show_default=False,
+        ),
+    ] = None,
     max_rounds: Annotated[
         int, typer.Option(help="Maximum number of rounds; with noise, the exact number.")
     ] = 200,
@@ -73,17 +83,15 @@ def init(
         Path | None, typer.Option(help="The same for static features.", show_default=False)
     ] = None,
     noise: Annotated[
-        bool, typer.Option("--noise", help="Let sites add noise; needs --features and --patient-size.")
+        bool, typer.Option("--noise", help="Let sites add noise; needs --features and --static-size.")
     ] = False,
-    patient_size: Annotated[
-        float, typer.Option(help="With noise: expected sum of squares of a patient's visit counts.")
-    ] = 0.0,
     static_size: Annotated[
         float, typer.Option(help="With noise: expected sum of squares of a patient's static features.")
     ] = 0.0,
     clip: Annotated[
-        float, typer.Option(help="With noise: bound on one patient's contribution, relative to these.")
-    ] = 0.5,
+        float,
+        typer.Option(help="With noise: bound on one patient's contribution, relative to its expected size."),
+    ] = 1.0,
     exchange: Exchange = None,
     json_: Json = False,
 ) -> None:
@@ -100,15 +108,14 @@ def init(
         rank=rank,
         lam=lam,
         mu=mu,
-        weights=weights.value,
-        solver=solver.value,
+        smooth=smooth,
+        balance=balance,
         seed=seed,
         n_init=n_init,
         max_rounds=max_rounds,
         tol=tol,
         min_patients=min_patients,
         noise=noise,
-        patient_size=patient_size,
         static_size=static_size,
         clip=clip,
     )
@@ -187,6 +194,13 @@ def step(
     exact: Annotated[
         bool, typer.Option("--exact", help="Send exact sums although the other sites may add noise.")
     ] = False,
+    rejoin: Annotated[
+        bool,
+        typer.Option(
+            "--rejoin",
+            help="Accept the model unchecked: this site joins late, missed rounds or lost its state.",
+        ),
+    ] = False,
     threads: ThreadCount = None,
     json_: Json = False,
 ) -> None:
@@ -212,6 +226,7 @@ def step(
         epsilon=epsilon,
         delta=delta,
         exact=exact,
+        rejoin=rejoin,
         threads=threads,
     )
     if json_:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phenotaste.cli.options import (
+    Balance,
     CohortFolder,
     DeviceChoice,
     DtypeChoice,
     InitChoice,
     Json,
+    ObjectiveChoice,
     Seed,
-    SolverChoice,
     ThreadCount,
-    WeightsChoice,
     check_replaceable,
 )
 from phenotaste.errors import InputError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from phenotaste import TASTE
     from phenotaste.engines import Checkpoint, DaskEngine
     from phenotaste.report import FitSummary
+    from phenotaste.shareable import Dropped
 
 
 def fit(
@@ -36,18 +37,35 @@ def fit(
         Path | None, typer.Option(help="Folder of the saved model.", metavar="MODEL", show_default=False)
     ] = None,
     rank: Annotated[int, typer.Option(help="Number of phenotypes.")] = 5,
-    lam: Annotated[float, typer.Option(help="Weight of the static features relative to the visits.")] = 0.1,
+    objective: Annotated[
+        ObjectiveChoice,
+        typer.Option(
+            help="relative: patients scaled to unit size, smooth courses; paper: the method of the paper, with "
+            "absolute weights."
+        ),
+    ] = ObjectiveChoice.RELATIVE,
+    lam: Annotated[float, typer.Option(help="Weight of the static features relative to the visits.")] = 0.01,
     mu: Annotated[float, typer.Option(help="Weight of the uniqueness term.")] = 1.0,
-    weights: Annotated[
-        WeightsChoice, typer.Option(help="Whether lam and mu are relative to the size of the data.")
-    ] = WeightsChoice.RELATIVE,
-    normalize: Annotated[bool, typer.Option(help="Normalise the definitions to unit norm.")] = True,
-    solver: Annotated[
-        SolverChoice,
-        typer.Option(help="Coordinate descent, or exact block principal pivoting as in the paper."),
-    ] = SolverChoice.CD,
-    init: Annotated[InitChoice, typer.Option(help="Initialisation of the definitions.")] = InitChoice.NMF,
-    n_init: Annotated[int, typer.Option(help="Number of starts; the best one is kept.")] = 1,
+    smooth: Annotated[
+        float,
+        typer.Option(
+            help="Weight of the changes of a course from visit to visit; not used by --objective paper."
+        ),
+    ] = 0.3,
+    balance: Balance = 0.5,
+    init: Annotated[
+        InitChoice,
+        typer.Option(
+            help="Where a start begins: short_fits is a short fit with spare phenotypes; not used by --objective paper."
+        ),
+    ] = InitChoice.SHORT_FITS,
+    n_init: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of starts, the best of which is kept; 4 by default, 1 with --objective paper.",
+            show_default=False,
+        ),
+    ] = None,
     max_iter: Annotated[int, typer.Option(help="Maximum number of iterations per start.")] = 200,
     tol: Annotated[
         float, typer.Option(help="Stop at a relative decrease of the objective below this.")
@@ -62,6 +80,13 @@ def fit(
     threads: ThreadCount = None,
     include_patients: Annotated[
         bool, typer.Option("--include-patients", help="Also save the scores and courses of the patients.")
+    ] = False,
+    shareable: Annotated[
+        bool,
+        typer.Option(
+            "--shareable",
+            help="Drop features and levels that fewer than 11 patients have, so that MODEL may be passed on.",
+        ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing MODEL.")] = False,
     memory: Annotated[
@@ -110,13 +135,24 @@ def fit(
 ) -> None:
     """Fit the phenotypes of a cohort and save the model.
 
-    The model folder contains nothing about individual patients unless --include-patients is given. The work
-    folder does: it is readable by its owner only, and it is removed when the model is saved. An interrupted
+    The model folder holds no patient's scores or courses unless --include-patients is given, but it names every
+    feature, even one that a single patient has: keep it where the data is, or add --shareable. The work folder
+    holds patients: it is readable by its owner only, and it is removed when the model is saved. An interrupted
     fit is resumed with --resume, and its result is bitwise identical to that of an uninterrupted fit.
 
     Example:
 
-        phenotaste fit cohort --rank 5 --n-init 5 --out model
+        phenotaste fit cohort --rank 5 --out model
+
+    Smoother courses, and the paper's own objective:
+
+        phenotaste fit cohort --rank 5 --smooth 1 --n-init 8 --out smoother
+
+        phenotaste fit cohort --rank 5 --objective paper --lam 0.1 --mu 0.1 --out as-published
+
+    A model that may be passed on:
+
+        phenotaste fit cohort --rank 5 --shareable --out model
 
     Estimate the resources of a large fit:
 
@@ -139,11 +175,11 @@ def fit(
 
     model = TASTE(
         rank,
+        objective=objective.value,
         lam=lam,
         mu=mu,
-        weights=weights.value,
-        normalize=normalize,
-        solver=solver.value,
+        smooth=smooth,
+        balance=balance,
         init=init.value,
         n_init=n_init,
         max_iter=max_iter,
@@ -174,18 +210,22 @@ def fit(
         if model.device != "cpu":
             raise InputError(f"--memory needs --device cpu, not {model.device}.")
         model.engine = DiskEngine(model.checkpoint.folder, memory)
+    if shareable and include_patients:
+        raise InputError("--shareable excludes --include-patients.")
     with resume_hint(model.checkpoint):
-        summary = fit_and_save(model, cohort, out, overwrite, include_patients)
+        summary, dropped = fit_and_save(model, cohort, out, overwrite, include_patients, shareable)
         model.checkpoint.remove()
     if json_:
-        print_json({"model": str(out), **summary.as_dict()})
+        sharing = {"shareable": shareable, "dropped": None if dropped is None else dropped._asdict()}
+        print_json({"model": str(out), **summary.as_dict(), **sharing})
     else:
-        print_list(f"{rank} phenotypes saved as {out}", summary.lines())
+        line = ("Shareable", "no: keep it where the data is" if dropped is None else f"yes: {dropped.text()}")
+        print_list(f"{rank} phenotypes saved as {out}", [*summary.lines(), line])
 
 
 def fit_and_save(
-    model: "TASTE", cohort: Path, out: Path, overwrite: bool, include_patients: bool
-) -> "FitSummary":
+    model: "TASTE", cohort: Path, out: Path, overwrite: bool, include_patients: bool, shareable: bool
+) -> "tuple[FitSummary, Dropped | None]":
     from phenotaste import TASTE, Cohort
     from phenotaste.cli.terminal import fit_progress
     from phenotaste.report import fit_summary
@@ -198,8 +238,8 @@ def fit_and_save(
         with fit_progress() as model.callback:
             model.fit(patients)
         summary = fit_summary(model, time.perf_counter() - began)
-        model.save(out, include_patients=include_patients)
-    return summary
+        dropped = model.save(out, include_patients=include_patients, shareable=shareable)
+    return summary, dropped
 
 
 def cluster_engine(

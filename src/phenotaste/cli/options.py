@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from phenotaste.factorization import Factorization
 
 FACTORIZATIONS = ("TASTE", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "Spartan")
-LABEL_COLUMNS = ("patient", "label")
+# The columns of a table of labels, and other names of them, as `phenotaste cohort --labels` accepts them.
+LABEL_COLUMNS = {"patient": ("patient", "subject_id"), "label": ("label", "value", "boolean_value")}
 
 CohortFolder = Annotated[
     Path, typer.Argument(help="Folder of a saved cohort.", metavar="COHORT", show_default=False)
@@ -39,20 +40,24 @@ ThreadCount = Annotated[
 ]
 
 
-class WeightsChoice(StrEnum):
+class ObjectiveChoice(StrEnum):
     RELATIVE = "relative"
-    ABSOLUTE = "absolute"
+    PAPER = "paper"
 
 
-class SolverChoice(StrEnum):
-    CD = "cd"
-    BPP = "bpp"
+Balance = Annotated[
+    float,
+    typer.Option(
+        help="A record of n entries counts n ** balance: 0: every patient the same, 1: every entry."
+    ),
+]
 
 
 class InitChoice(StrEnum):
+    SHORT_FITS = "short_fits"
     NMF = "nmf"
+    NMF_VISITS = "nmf_visits"
     RANDOM = "random"
-    UNIFORM = "uniform"
 
 
 class DeviceChoice(StrEnum):
@@ -82,14 +87,25 @@ def labels_from(path: Path, cohort: "Cohort") -> "np.ndarray":
     """Read the label of each patient of the cohort, matched by id; NaN where the file has none."""
     import pandas as pd
 
+    from phenotaste.storage.input_files import check_regular
+
+    check_regular(path, "the labels")
     try:
         is_parquet = path.suffix == ".parquet"
-        table = pd.read_parquet(path) if is_parquet else pd.read_csv(path, dtype={"patient": str})
+        table = (
+            pd.read_parquet(path)
+            if is_parquet
+            else pd.read_csv(path, dtype={"patient": str, "subject_id": str})
+        )
     except (ValueError, UnicodeDecodeError, ImportError):
         raise InputError(f"{path} is neither a valid CSV nor a valid Parquet file: write it again.") from None
-    missing = [name for name in LABEL_COLUMNS if name not in table.columns]
-    if missing:
-        raise InputError(f"{path} has no column {' and '.join(missing)}: name its columns patient and label.")
+    for name, spellings in LABEL_COLUMNS.items():
+        found = next((spelling for spelling in spellings if spelling in table.columns), None)
+        if found is None:
+            raise InputError(
+                f"{path} has no column {' or '.join(spellings)}: name its columns patient and label."
+            )
+        table[name] = table[found]
     ids = table["patient"].astype(str)
     if ids.duplicated().any():
         raise InputError(f"{path} has two rows for one patient: keep one label for each.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phenotaste.cli.options import CohortFolder, Json, Seed, ThreadCount, WeightsChoice
+from phenotaste.cli.options import Balance, CohortFolder, Json, ObjectiveChoice, Seed, ThreadCount
 from phenotaste.cli.select import parse_numbers, parse_ranks
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def predict(
     cohort: CohortFolder,
     out: Annotated[Path, typer.Option(help="Folder for all results.", metavar="DIR", show_default=False)],
     ranks: Annotated[str, typer.Option(help="Numbers of phenotypes to choose from.")] = "5,10,20",
-    lams: Annotated[str, typer.Option(help="Weights of static features to choose from.")] = "0.1",
+    lams: Annotated[str, typer.Option(help="Weights of static features to choose from.")] = "0.01",
     mus: Annotated[str, typer.Option(help="Weights of the uniqueness term to choose from.")] = "1",
     splits: Annotated[int, typer.Option(help="Number of splits of the patients, 75/10/15.")] = 5,
     baselines: Annotated[
@@ -43,14 +43,33 @@ def predict(
     seed: Seed = 0,
     threads: ThreadCount = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap samples of the patients, for intervals.")] = 1000,
-    weights: Annotated[
-        WeightsChoice, typer.Option(help="Whether lams and mus are relative to the size of the data.")
-    ] = WeightsChoice.RELATIVE,
-    n_init: Annotated[int, typer.Option(help="Starts of each factorisation; the best is kept.")] = 1,
+    objective: Annotated[
+        ObjectiveChoice, typer.Option(help="Objective of TASTE, as for fit.")
+    ] = ObjectiveChoice.RELATIVE,
+    smooth: Annotated[
+        float | None,
+        typer.Option(help="Smoothness of TASTE's courses; as for fit by default.", show_default=False),
+    ] = None,
+    balance: Balance = 0.5,
+    n_init: Annotated[
+        int | None,
+        typer.Option(
+            help="Starts of each factorisation, the best of which is kept; by default as many as for fit, and 1 for "
+            "the baselines.",
+            show_default=False,
+        ),
+    ] = None,
     max_iter: Annotated[int, typer.Option(help="Maximum number of iterations of a factorisation.")] = 200,
     tol: Annotated[
         float, typer.Option(help="Stop when the relative decrease of the objective is below this.")
     ] = 1e-4,
+    courses: Annotated[
+        bool,
+        typer.Option(
+            "--courses",
+            help="Use two features of each course beside the scores: its share in the last quarter, and its slope.",
+        ),
+    ] = False,
     patients: Annotated[
         bool,
         typer.Option("--patients", help="Also write the risk of each test patient, readable only by you."),
@@ -63,16 +82,16 @@ def predict(
     """Estimate how well phenotype scores predict the labels of a cohort.
 
     Models are trained on 75 % of the patients, tuned on 10 % and tested on 15 %, several times; other methods use the
-    same splits. Each finished split is written at once: --resume continues an interrupted run. DIR contains nothing
-    about single patients unless --patients is given.
+    same splits. Each finished split is written at once: --resume continues an interrupted run. DIR contains no risks
+    of single patients unless --patients is given; its folders model and splits are not for passing on.
 
     Example:
 
         phenotaste predict cohort --out prediction
 
-    The paper's grid and all of its baselines (two of them need torch):
+    The paper's objective, grid and baselines (two of them need torch):
 
-        phenotaste predict cohort --ranks 5,10,20,40 --lams 0.01,0.1,1 --mus 0.01,0.1,1 --baselines all --out prediction
+        phenotaste predict cohort --objective paper --ranks 5,10,20,40 --lams 0.01,0.1,1 --baselines all --out DIR
     """
     grid = parse_ranks(ranks), parse_numbers(lams, "--lams"), parse_numbers(mus, "--mus")
     from phenotaste import Cohort, prediction
@@ -95,7 +114,9 @@ def predict(
                 mus=grid[2],
                 splits=splits,
                 baselines=parse_methods(baselines, loaded.static is not None),
-                weights=weights.value,
+                objective=objective.value,
+                smooth=smooth,
+                balance=balance,
                 n_init=n_init,
                 max_iter=max_iter,
                 tol=tol,
@@ -104,6 +125,7 @@ def predict(
                 n_jobs=threads,
                 out=out,
                 resume=resume,
+                courses=courses,
                 patients=patients,
                 drop_unlabelled=drop_unlabelled,
                 trusted=trusted,
@@ -134,7 +156,7 @@ def parse_methods(text: str | None, static: bool) -> list[str] | None:
 
 def print_evaluation(result: "Evaluation", out: Path) -> None:
     from phenotaste.cli.terminal import print_list
-    from phenotaste.prediction.evaluation_tables import bounds
+    from phenotaste.prediction.evaluation_tables import bounds, column_label
     from phenotaste.prediction.methods import LABELS
 
     lines, kind = [], ""
@@ -157,7 +179,7 @@ def print_evaluation(result: "Evaluation", out: Path) -> None:
         print_list("TASTE's AUC minus that of", gaps)
     strongest = [
         (
-            f"Phenotype {row['phenotype']}",
+            f"Phenotype {column_label(row)}",
             f"{row['odds_ratio']:.2f}  ({row['odds_ratio_low']:.2f} to {row['odds_ratio_high']:.2f})   "
             f"{row['definition']}",
         )

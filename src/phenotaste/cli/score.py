@@ -1,5 +1,6 @@
 """`phenotaste score`: scores of patients under a saved model."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,10 @@ from phenotaste.cli.options import CohortFolder, Json, ModelFolder, ReviewFile, 
 from phenotaste.errors import InputError
 
 NOT_PARQUET = (".csv", ".tsv", ".txt", ".json", ".xlsx")
+SHAREABLE = "shareable: without features that too few patients of its fit have"
+NOT_SHAREABLE = (
+    "not shareable: it may name what a single patient of its fit has (phenotaste export --to model)"
+)
 
 
 def score(
@@ -24,11 +29,19 @@ def score(
 ) -> None:
     """Score patients with a saved model.
 
-    Patients are scored independently of each other. The columns are, for every phenotype, its score
-    (phenotype_1, ...), its share of what the model explains of the patient (share_1, ...) and its intensity,
-    which does not depend on the length of the history (intensity_1, ...); then the number of visits, whether
-    that is less than the number of phenotypes, and the loss. The files are patient-level and readable by
-    their owner only. An existing file is replaced.
+    Patients are scored independently of each other. A row of --out has three columns for every phenotype, then
+    the number of visits, whether that is less than the number of phenotypes, and the loss:
+
+    phenotype_1, ...: the score, the size of the phenotype relative to the patient's whole record.
+
+    amount_1, ...: the same in the data's own units, which grows with the length of the history.
+
+    share_1, ...: its part of the squared sizes of all phenotypes, which add up to 1 or, without a history, are 0.
+
+    Where a patient has several rows, one for each index time, the column group has the patient.
+
+    A row of --courses has the size of every phenotype at that visit, score × course. The files are patient-level
+    and readable by their owner only. An existing file is replaced.
 
     With --review the columns have the reviewer's names (phenotype_Heart failure, ...), merged phenotypes are
     summed and rejected ones omitted.
@@ -39,6 +52,7 @@ def score(
     """
     from phenotaste import TASTE, Cohort
     from phenotaste.cli.terminal import print_json, print_list
+    from phenotaste.cohort.origin import build_settings, warning
     from phenotaste.report.scores import write_scores
     from phenotaste.storage.atomic import check_output_file
 
@@ -53,11 +67,16 @@ def score(
     fitted = TASTE.load(model)
     fitted.n_jobs = threads
     reviewed = None if review is None else fitted.apply_review(review)
-    written = write_scores(reviewed or fitted, Cohort.load(cohort), out, courses)
+    loaded = Cohort.load(cohort)
+    sentence = warning(getattr(fitted, "cohort_settings_", None), build_settings(loaded.origin))
+    if sentence is not None:
+        warnings.warn(sentence, stacklevel=2)
+    written = write_scores(reviewed or fitted, loaded, out, courses)
     files = {"scores": str(out)} | ({} if courses is None else {"courses": str(courses)})
     if json_:
         names = {} if reviewed is None else {"names": reviewed.names}
-        print_json({**files, **written._asdict(), **names})
+        notes = {"warnings": [sentence] if sentence else [], "model_shareable": fitted.shareable_}
+        print_json({**files, **written._asdict(), **names, **notes})
         return
     lines = [] if reviewed is None else [("Phenotypes", "; ".join(reviewed.names))]
     lines += [
@@ -67,4 +86,5 @@ def score(
         ("Unknown features", f"{written.unknown_features:,} (not in the model, dropped)"),
         ("Absent features", f"{written.absent_features:,} (not in the cohort, set to zero)"),
     ]
+    lines.append(("Model", SHAREABLE if fitted.shareable_ else NOT_SHAREABLE))
     print_list(f"Scored with {model}", lines + [(name.capitalize(), path) for name, path in files.items()])

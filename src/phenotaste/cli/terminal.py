@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phenotaste.disclosure import printable
+from phenotaste.errors import safe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 STYLES = {"temporal": "cyan", "static": "red"}
 MIN_TABLE_WIDTH, MAX_TABLE_WIDTH = 50, 60  # of a phenotype's table, in characters
 SECONDS_BETWEEN_LINES = 30.0
+TASK_NAMES = {"start": "all patients", "half": "half of the patients", "bootstrap": "bootstrap sample"}
 
 
 def console() -> Console:
@@ -45,10 +47,11 @@ def print_list(title: str, lines: Sequence[tuple[str, str]], *, wrap: bool = Tru
     """Print a title and labelled lines; without `wrap`, long lines are not broken and can be copied."""
     screen = console()
     width = max(len(name) for name, _ in lines) + 2
-    screen.print(Text(f"\n{title}", "bold"))
+    screen.print(Text(f"\n{safe(title)}", "bold"))
     for name, text in lines:
         wrapped = Table.grid(padding=(0, 0))
         wrapped.add_column(width=width + 2)
+        text = "\n".join(map(safe, text.split("\n")))  # names of columns and files are in it
         wrapped.add_row(Text(f"  {name}", "dim"), Text(text))
         unwrapped = Text.assemble((f"  {name:<{width}}", "dim"), text)
         screen.print(wrapped if wrap else unwrapped, soft_wrap=not wrap)
@@ -80,7 +83,7 @@ def phenotype_table(rows: "pd.DataFrame", heading: str, width: int) -> Renderabl
     table = Table(width=width, box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)
     table.add_column(Text(heading), ratio=1, overflow="fold")
     table.add_column(Text("Weight"), justify="right", width=6)
-    for _, kind, feature, weight in rows.itertuples(index=False):
+    for kind, feature, weight in rows[["kind", "feature", "weight"]].itertuples(index=False):
         table.add_row(Text(printable(feature), STYLES[kind]), Text(f"{weight:.3f}", STYLES[kind]))
     return table
 
@@ -167,7 +170,7 @@ def step_progress() -> Iterator[Callable[[str], None]]:
         task = bar.add_task("Preparing", total=None)
 
         def step(text: str) -> None:
-            text = text[:1].upper() + text[1:]
+            text = safe(text[:1].upper() + text[1:])
             if bar.disable:
                 bar.console.print(f"{text} …", soft_wrap=True)
             else:
@@ -182,7 +185,7 @@ def grid_progress() -> Iterator[Callable[["RunReport[Task]"], None]]:
     with share_progress() as show:
         yield lambda now: show(
             f"Fit {now.done:,} of {now.total:,}",
-            f"{now.task.rank} phenotypes",
+            f"{now.task.rank} phenotypes, {TASK_NAMES[now.task.kind]}",
             now.fraction,
             now.seconds_left,
         )

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.checks import row_blocks
-from phenotaste.core.kernels.driver import patient_norms
+from phenotaste.core.kernels.driver import patient_sizes
 from phenotaste.core.records import Array, Shard
 from phenotaste.errors import InputError
 
@@ -31,9 +31,14 @@ class Columns(NamedTuple):
 
 class Aligned(NamedTuple):
     shard: Shard
-    norms: Array  # ‖X_k‖² of every patient
+    sizes: Array  # ‖X_k‖ of every patient
     unknown_features: int  # columns of the cohort that the model does not have; ignored
     absent_features: int  # columns of the model that the cohort does not have; zero
+
+    @property
+    def norms(self) -> Array:
+        """‖X_k‖² of every patient."""
+        return self.sizes**2
 
 
 def columns_of(cohort: Cohort) -> Columns:
@@ -60,7 +65,7 @@ def align(cohort: Cohort, columns: Columns, allocate: Allocator = np.empty) -> A
         visits = move_columns(visits, where, columns.n_features)
     known = columns.n_features if where is None else int(np.sum(where >= 0))
     shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns), allocate)
-    return Aligned(shard, patient_norms(shard), unknown, columns.n_features - known)
+    return Aligned(shard, patient_sizes(shard), unknown, columns.n_features - known)
 
 
 def positions(
@@ -123,8 +128,13 @@ def shard_of(
     )
 
 
-def patients_having(shard: Shard, n_features: int) -> tuple[Array, Array]:
-    """The number of patients with each temporal and each static feature."""
+def patients_having(shard: Shard, n_features: int, persons: Array | None = None) -> tuple[Array, Array]:
+    """The number of patients with each temporal and each static feature; `persons` where they have several rows."""
+    if persons is not None:
+        entries = np.repeat(persons, np.diff(shard.indptr[shard.offsets]))
+        pairs = np.unique(entries * n_features + shard.indices)
+        static = [len(np.unique(persons[column > 0])) for column in shard.static.T]
+        return np.bincount(pairs % n_features, minlength=n_features), np.array(static, np.int64)
     # One row per patient, in which a code of several visits is repeated.
     starts = shard.indptr[shard.offsets]
     counts = np.zeros(n_features, np.int64)
@@ -154,13 +164,15 @@ def read_only(array: Array, dtype: Any = None, allocate: Allocator = np.empty) -
 
 
 def cohort_digest(cohort: Cohort) -> str:
-    """SHA-256 of everything that a fit reads: results of another cohort are recognised by it."""
+    """SHA-256 of everything that a fit or a split reads: results of another cohort are recognised by it."""
     digest = hashlib.sha256()
     parts = [cohort.visits.data, cohort.visits.indices, cohort.visits.indptr, cohort.offsets, cohort.static]
     for part in parts:
         array = np.zeros(0) if part is None else np.ascontiguousarray(part)
         digest.update(f"{array.dtype} {array.shape} ".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
+    if cohort.groups is not None:
+        digest.update(np.ascontiguousarray(cohort.persons).tobytes())
     for names in (cohort.feature_names, cohort.static_names):
         digest.update(json.dumps(None if names is None else [str(name) for name in names]).encode())
     return digest.hexdigest()

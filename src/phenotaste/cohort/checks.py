@@ -1,6 +1,6 @@
 """Validation of the arrays of a cohort; returns read-only arrays, copied only where they have to change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,25 @@ def frozen(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.setflags(write=False)
     return view
+
+
+def checked_origin(origin: Any) -> dict[str, Any] | None:
+    """The provenance as a dictionary, in which the parts that are read later have their types."""
+    if origin is None:
+        return None
+    valid = isinstance(origin, Mapping)
+    if valid:
+        settings, learnt = origin.get("settings") or {}, origin.get("learnt") or {}
+        rows = origin.get("thresholds") or []
+        valid = (
+            isinstance(settings, Mapping) and isinstance(learnt, Mapping) and isinstance(rows, list | tuple)
+        )
+        valid = valid and all(isinstance(row, Mapping) for row in rows)
+        valid = valid and isinstance(learnt.get("measurements") or 0, int)
+        valid = valid and isinstance(learnt.get("static") or [], list | tuple)
+    if not valid:
+        raise InputError("origin is not a record that a build of a cohort writes; leave it out.")
+    return dict(origin)
 
 
 def checked_array(values: Any, what: str, kinds: str, expected: str, ndim: int = 1) -> np.ndarray:
@@ -205,6 +224,14 @@ def checked_ids(ids: Any, n_patients: int) -> np.ndarray:
     return frozen(array)
 
 
+def checked_groups(groups: Any, n_patients: int) -> np.ndarray | None:
+    if groups is None:
+        return None
+    array = checked_array(groups, "groups", "iuU", "integers or strings")
+    check_length(array, n_patients, "groups", "rows")
+    return frozen(array)
+
+
 def checked_static(
     static: Any, names: Any, n_patients: int, allow_negative: bool
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -249,6 +276,26 @@ def checked_times(times: Any, offsets: np.ndarray) -> np.ndarray | None:
                 f"visit_times is {word} for the patient at position {patient}; "
                 "date every visit and sort the visits of each patient by time."
             )
+    return frozen(array)
+
+
+def checked_last_times(times: Any, offsets: np.ndarray, visit_times: np.ndarray | None) -> np.ndarray | None:
+    """Times of the last records used; a patient without visits may have none."""
+    if times is None:
+        return None
+    if visit_times is None:
+        raise InputError("last_times needs visit_times; give both.")
+    array = checked_array(times, "last_times", "iufM", "dates (datetime64, without a time zone) or numbers")
+    check_length(array, len(offsets) - 1, "last_times", "patients")
+    if (array.dtype.kind == "M") != (visit_times.dtype.kind == "M"):
+        raise InputError("last_times and visit_times must both be dates or both be numbers; convert one.")
+    seen = np.flatnonzero(np.diff(offsets))
+    early = ~(array[seen] >= visit_times[offsets[seen + 1] - 1])  # also where missing
+    if early.any():
+        raise InputError(
+            f"last_times is missing or before the last visit for the patient at position {seen[np.argmax(early)]}; "
+            "give the time of the last record used."
+        )
     return frozen(array)
 
 

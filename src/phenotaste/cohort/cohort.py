@@ -14,10 +14,13 @@ import scipy.sparse as sp
 
 from phenotaste.cohort.checks import (
     CSR,
+    checked_groups,
     checked_ids,
     checked_labels,
+    checked_last_times,
     checked_names,
     checked_offsets,
+    checked_origin,
     checked_static,
     checked_times,
     checked_visits,
@@ -52,9 +55,13 @@ class Cohort:
     offsets : K + 1 integers; the visits of patient k are the rows from offsets[k] up to offsets[k + 1].
     static : array or DataFrame (K × P), non-negative; the columns of a DataFrame give `static_names`.
     patient_ids : K integers or strings; 0 to K - 1 by default.
+    groups : K integers or strings, the patient of each row where patients have several, as with several index times;
+        rows of one patient are never split between training and test. None: each row is a patient.
     visit_times : n_visits dates or numbers, non-decreasing within a patient.
     feature_names, static_names : J and P strings; unnamed columns are matched to a model by position.
     labels : K numbers, NaN where unknown.
+    last_times : K dates or numbers, the time of the last record used of each patient; without it, that of the last
+        visit. It differs where a visit contains later events, as a hospital stay does.
     allow_negative : accept negative values, as in simulated data with noise.
     origin : provenance (source, settings, attrition, data quality), JSON-serialisable and without patient data.
 
@@ -81,11 +88,13 @@ class Cohort:
         feature_names: Any = None,
         static_names: Any = None,
         labels: Any = None,
+        last_times: Any = None,
+        groups: Any = None,
         allow_negative: bool = False,
         origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.allow_negative = bool(allow_negative)
-        self.origin = None if origin is None else dict(origin)
+        self.origin = checked_origin(origin)
         parts = visits if isinstance(visits, CSR) else csr_parts(visits)
         self.offsets = checked_offsets(offsets, len(parts.indptr) - 1)
         self.feature_names = checked_names(feature_names, parts.n_features, "feature_names")
@@ -94,8 +103,10 @@ class Cohort:
             static, static_names, self.n_patients, self.allow_negative
         )
         self.patient_ids = checked_ids(patient_ids, self.n_patients)
+        self.groups = checked_groups(groups, self.n_patients)
         self.visit_times = checked_times(visit_times, self.offsets)
         self.labels = checked_labels(labels, self.n_patients)
+        self.last_times = checked_last_times(last_times, self.offsets, self.visit_times)
 
     @classmethod
     def from_events(
@@ -194,6 +205,8 @@ class Cohort:
             "feature_names",
             "static_names",
             "labels",
+            "last_times",
+            "groups",
         ):
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
@@ -229,6 +242,30 @@ class Cohort:
     def shape(self) -> tuple[int, int]:
         """Numbers of patients and temporal features (K, J)."""
         return self.n_patients, self.n_features
+
+    @property
+    def persons(self) -> np.ndarray:
+        """The patient of each row as a number from 0: rows of one group have the same.
+
+        Examples
+        --------
+        >>> Cohort([[1], [2], [3]], offsets=[0, 1, 2, 3], groups=["b", "a", "b"]).persons.tolist()
+        [1, 0, 1]
+        """
+        if self.groups is None:
+            return np.arange(self.n_patients)
+        return np.unique(self.groups, return_inverse=True)[1]
+
+    @property
+    def rows_per_patient(self) -> int:
+        """The largest number of rows of one patient.
+
+        Examples
+        --------
+        >>> Cohort([[1], [2], [3]], offsets=[0, 1, 2, 3], groups=["b", "a", "b"]).rows_per_patient
+        2
+        """
+        return 1 if self.groups is None else int(np.bincount(self.persons).max())
 
     def __len__(self) -> int:
         return self.n_patients
@@ -277,8 +314,10 @@ class Cohort:
             visits=_take_rows(self.visits, rows),
             offsets=frozen(offsets),
             patient_ids=frozen(ids),
+            groups=None if self.groups is None else frozen(self.groups[chosen]),
             static=None if self.static is None else frozen(self.static[chosen]),
             labels=None if self.labels is None else frozen(self.labels[chosen]),
+            last_times=None if self.last_times is None else frozen(self.last_times[chosen]),
             visit_times=None if self.visit_times is None else frozen(self.visit_times[rows]),
         )
         return part
@@ -325,6 +364,7 @@ class Cohort:
             empty_visits=int(np.count_nonzero(np.diff(self.visits.indptr) == 0)),
             cases=int(np.count_nonzero(known == 1)) if binary else None,
             controls=int(np.count_nonzero(known == 0)) if binary else None,
+            groups=None if self.groups is None else int(self.persons.max()) + 1,
         )
 
 
@@ -352,6 +392,7 @@ class CohortSummary:
     empty_visits: int
     cases: int | None
     controls: int | None
+    groups: int | None = None  # the number of patients, where they have several rows, which are counted above
 
     def as_dict(self) -> dict[str, Any]:
         """The statistics as a dictionary.
@@ -364,9 +405,10 @@ class CohortSummary:
         return asdict(self)
 
     def __str__(self) -> str:
+        rows = f"{self.patients:,}" if self.groups is None else f"{self.groups:,} with {self.patients:,} rows"
         spread = f"{self.visits_median:g} per patient (median; {self.visits_min} to {self.visits_max})"
         lines = [
-            ("patients", f"{self.patients:,}, {self.empty_histories:,} of them without visits"),
+            ("patients", f"{rows}, {self.empty_histories:,} of them without visits"),
             ("visits", f"{self.visits:,}, {self.empty_visits:,} of them empty; {spread}"),
             ("features", f"{self.features:,} temporal, {self.static_features:,} static"),
             ("non-zeros", f"{self.nonzeros:,} ({self.density:.3%} of the entries)"),

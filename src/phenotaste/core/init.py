@@ -11,52 +11,104 @@ from phenotaste.core.model_step import unit_columns
 from phenotaste.core.records import Array, Model, Shard
 
 NMF_ITERATIONS = 60
-NMF_PATIENTS = 20_000  # more patients make the initialisation slower, not better
+NMF_ROWS = 20_000  # more make the initialisation slower, not better
+ROWS_AT_A_TIME = 2**20  # of which those with entries are counted
 FLAT = 1e-6  # a cosine with a smaller norm (it vanishes for r = 2·visits) is replaced by a constant
 
 
 def init_model(
-    kind: str, shard: Shard, n_features: int, rank: int, normalize: bool, rng: np.random.Generator
+    kind: str,
+    shard: Shard,
+    n_features: int,
+    rank: int,
+    normalize: bool,
+    rng: np.random.Generator,
+    scale: Array | None = None,
 ) -> Model:
-    """`nmf`: V from a short NMF of visit totals; `random`: V uniform; `uniform`: H, V, F uniform, as in the paper."""
+    """The model from which a fit starts.
+
+    `nmf`: V from a short NMF of each patient's sum of visits; `nmf_visits`: of single visits; `random`: V uniform;
+    `uniform`: H, V, F uniform, as in the paper. Patients' visits are multiplied by `scale` first.
+    """
     P = shard.static.shape[1]
     if kind == "uniform":
         H, V, F = rng.random((rank, rank)), rng.random((n_features, rank)), rng.random((P, rank))
         return Model(unit_columns(H), unit_columns(V), F) if normalize else Model(H, V, F)
-    V = rng.random((n_features, rank)) if kind == "random" else nmf_definitions(shard, n_features, rank, rng)
+    if kind == "random":
+        V = rng.random((n_features, rank))
+    else:
+        rows = sampled_visits if kind == "nmf_visits" else patient_sums
+        V = nmf_definitions(rows(shard, n_features, scale, rng), rank, rng)
     # F = 0 lets the visits dominate at first and makes the fit independent of the scale of A.
     return Model(np.eye(rank), unit_columns(V), np.zeros((P, rank)))
 
 
-def nmf_definitions(shard: Shard, n_features: int, rank: int, rng: np.random.Generator) -> Array:
+def nmf_definitions(rows: sparse.csr_array, rank: int, rng: np.random.Generator) -> Array:
+    """V of a short NMF, negative values clipped: it is only an initialisation."""
     from sklearn.decomposition import NMF
     from threadpoolctl import threadpool_limits
 
-    totals = visit_totals(shard, n_features, rng)
-    if totals.nnz == 0:
+    rows = rows.astype(np.float64)
+    rows.sum_duplicates()
+    np.maximum(rows.data, 0.0, out=rows.data)
+    rows.eliminate_zeros()
+    n_features = rows.shape[1]
+    if rows.nnz == 0:
         return rng.random((n_features, rank))
     nmf = NMF(rank, init="random", max_iter=NMF_ITERATIONS, tol=1e-3, random_state=int(rng.integers(2**31)))
     # One BLAS thread, so that the result does not depend on the number of threads.
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # not run to convergence
-        nmf.fit(totals)
+        nmf.fit(rows)
     V = nmf.components_.T.copy()
     dead = V.sum(axis=0) == 0
     V[:, dead] = rng.random((n_features, int(dead.sum())))
     return V
 
 
-def visit_totals(shard: Shard, n_features: int, rng: np.random.Generator) -> sparse.csr_array:
-    """Each patient's visits summed, negative values clipped: it is only an initialisation."""
+def patient_sums(
+    shard: Shard, n_features: int, scale: Array | None, rng: np.random.Generator
+) -> sparse.csr_array:
+    """Each patient's visits summed, of at most `NMF_ROWS` patients."""
     bounds = shard.indptr[shard.offsets]
-    totals = sparse.csr_array((shard.data, shard.indices, bounds), shape=(len(bounds) - 1, n_features))
-    if totals.shape[0] > NMF_PATIENTS:
-        totals = totals[np.sort(rng.choice(totals.shape[0], NMF_PATIENTS, replace=False))]
-    totals = totals.astype(np.float64)
-    totals.sum_duplicates()
-    np.maximum(totals.data, 0.0, out=totals.data)
-    totals.eliminate_zeros()
-    return totals
+    chosen = sample_rows(bounds, rng)
+    return scaled_rows(shard, n_features, bounds, chosen, None if scale is None else scale[chosen])
+
+
+def sampled_visits(
+    shard: Shard, n_features: int, scale: Array | None, rng: np.random.Generator
+) -> sparse.csr_array:
+    """At most `NMF_ROWS` visits."""
+    chosen = sample_rows(shard.indptr, rng)
+    patients = np.searchsorted(shard.offsets, chosen, side="right") - 1
+    return scaled_rows(shard, n_features, shard.indptr, chosen, None if scale is None else scale[patients])
+
+
+def sample_rows(bounds: Array, rng: np.random.Generator) -> Array:
+    """At most `NMF_ROWS` of the rows that have entries, without an array as long as a cohort that lies in files."""
+    firsts = range(0, len(bounds) - 1, ROWS_AT_A_TIME)
+    filled = [np.flatnonzero(np.diff(bounds[first : first + ROWS_AT_A_TIME + 1])).size for first in firsts]
+    before = np.concatenate([[0], np.cumsum(filled)]).astype(np.int64)
+    count = int(before[-1])
+    chosen = np.arange(count) if count <= NMF_ROWS else np.sort(rng.choice(count, NMF_ROWS, replace=False))
+    parts = [np.zeros(0, np.int64)]
+    for first, low, high in zip(firsts, before[:-1], before[1:], strict=True):
+        rows = np.flatnonzero(np.diff(bounds[first : first + ROWS_AT_A_TIME + 1]))
+        parts.append(first + rows[chosen[np.searchsorted(chosen, low) : np.searchsorted(chosen, high)] - low])
+    return np.concatenate(parts)
+
+
+def scaled_rows(
+    shard: Shard, n_features: int, bounds: Array, chosen: Array, scale: Array | None
+) -> sparse.csr_array:
+    """Some rows of the entries between `bounds`, each multiplied by a number."""
+    lengths = bounds[chosen + 1] - bounds[chosen]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    entries = np.repeat(bounds[chosen] - indptr[:-1], lengths) + np.arange(indptr[-1])
+    values = shard.data[entries].astype(np.float64)
+    if scale is not None:
+        values *= np.repeat(scale, lengths)
+    return sparse.csr_array((values, shard.indices[entries], indptr), shape=(len(chosen), n_features))
 
 
 @njit(inline="always")
@@ -81,10 +133,10 @@ def blend_with_cosines(B: Array, U: Array, visits: int, R: int) -> None:
 
 
 @njit(inline="always")
-def init_patient(shard: Shard, k: int, V: Array, U: Array, B: Array, work: Array) -> None:
+def init_patient(shard: Shard, k: int, scale: float, V: Array, U: Array, B: Array, work: Array) -> None:
     """The initial U of a patient, from the visits and V; B and `work` are scratch."""
     visits, R = U.shape
-    if read_visits(shard, k, V, B) == 0.0:
+    if read_visits(shard, k, scale, V, B) == 0.0:
         fill(U, visits, 0.0)
         return
     blend_with_cosines(B, work, visits, R)

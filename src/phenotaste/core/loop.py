@@ -163,6 +163,19 @@ def fit(
     return Fit(state.model, patients, losses, outcome or Outcome.MAX_ITER)
 
 
+def iterate(session: PatientSession, model: Model, iterations: int) -> State:
+    """Some iterations of a fit with unit columns; the session ends with their U."""
+    state = initial_state(model, normalize=True)
+    for _ in range(iterations):
+        sums = session.step(*extrapolated(state))
+        state, rejected, _ = apply_step(
+            state, sums, session.weights.lam, normalize=True, exact=False, tol=0.0
+        )
+        if rejected:
+            session.undo()
+    return state
+
+
 def extrapolate(model: Model, model_prev: Model, beta: float) -> Model:
     """The model plus `beta` times its last change, non-negative and with unit columns again."""
     if beta == 0.0:

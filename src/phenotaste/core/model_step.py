@@ -74,8 +74,8 @@ def solve_static(WW: Array, AW: Array, F: Array, exact: bool) -> Array:
 
 def objective(sums: Sums, model: Model, lam: float) -> float:
     """The objective from the sums alone, by expanding the squares."""
-    x2, a2, mu, mu_u2 = sums.scalars
+    x2, a2, mu, mu_u2, rough = sums.scalars
     visits = x2 - 2 * np.sum(sums.XU * model.V) + np.sum(sums.UU * (model.V.T @ model.V))
     static = a2 - 2 * np.sum(sums.AW * model.F) + np.sum(sums.WW * (model.F.T @ model.F))
     unique = mu_u2 - 2 * np.sum(sums.QU * model.H) + mu * np.sum(model.H**2)
-    return float(0.5 * (max(visits, 0.0) + lam * max(static, 0.0) + unique))
+    return float(0.5 * (max(visits, 0.0) + lam * max(static, 0.0) + unique + rough))

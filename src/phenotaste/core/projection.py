@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from phenotaste.core.kernels.driver import init_U, step
+from phenotaste.core.kernels.kernel_cache import CACHE
 from phenotaste.core.kernels.patient import PreparedModel, StepInputs
 from phenotaste.core.kernels.scratch import ThreadScratch
 from phenotaste.core.kernels.sums import SumsAccumulator
@@ -36,11 +37,11 @@ def project(
     K, visits = last - first, slice(int(shard.offsets[first]), int(shard.offsets[last]))
     part = slice_shard(shard, first, last)
     state = PatientState(np.zeros(K), np.full(K, BETA_INIT), np.full(K, np.inf), np.empty((K, 2)))
-    part_weights = Weights(weights.lam, weights.mu[first:last])
+    part_weights = weights.of_patients(first, last)
     U_prev = np.zeros_like(U[visits])
     inputs = StepInputs(part, part_weights, model, U[visits], U_prev, state.beta, options.exact)
     no_sums = SumsAccumulator(1, 0, 0, len(model.H_unpadded)).reset(0)
-    init_U(part, 0, K, model.V, inputs.U, scratch.single.B, scratch.patient.U)
+    init_U(part, part_weights.scale, 0, K, model.V, inputs.U, scratch.single.B, scratch.patient.U)
     active = np.arange(K)
     for _ in range(options.max_iter):
         step(inputs, active, scratch, no_sums, state.loss)
@@ -68,7 +69,7 @@ def slice_shard(shard: Shard, first: int, last: int) -> Shard:
     return Shard(shard.data, shard.indices, indptr, offsets, shard.static[first:last])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def accept_steps(
     offsets: Array, active: Array, state: PatientState, tol: float, U: Array, U_prev: Array
 ) -> int:

@@ -1,11 +1,15 @@
 """The method in plain numpy, one patient at a time, written to be read: every other version is tested against it.
 
-    minimise  Σ ½‖X_k − U_k diag(w_k) Vᵀ‖² + λ/2 ‖A − W Fᵀ‖²
-              + Σ μ_k/2 (‖U_k‖² − 2⟨Q_kᵀU_k, H⟩ + ‖H‖²)      with ‖Q_k‖₂ ≤ 1 and U, W, V, F ≥ 0
+    minimise  Σ p_k [ ½‖X_k/s_k − U_k diag(w_k) Vᵀ‖² + λ/2 ‖a_k − F w_k‖²
+                      + μ_k/2 (‖U_k‖² − 2⟨Q_kᵀU_k, H⟩ + ‖H‖²) + τ/2 tr(U_kᵀ L_k U_k) ]
+    over U, w, V, F ≥ 0 and ‖Q_k‖₂ ≤ 1, with unit columns of V, of H and of every U_k
 
-For patients with at least R visits the last term is μ_k/2 ‖U_k − Q_k H‖² with QᵀQ = I; written like this it
-holds for shorter histories too (it is the squared Bures–Wasserstein distance of U_kᵀU_k and HᵀH).
+For patients with at least R visits the third term is μ_k/2 ‖U_k − Q_k H‖² with QᵀQ = I; written like this it
+holds for shorter histories too (it is the squared Bures–Wasserstein distance of U_kᵀU_k and HᵀH). L_k is the Laplacian
+of the chain of visits. The paper has p = s = 1, τ = 0 and columns of any norm.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
@@ -13,9 +17,27 @@ from scipy.optimize import nnls
 from phenotaste.core.init import FLAT
 from phenotaste.core.kernels.coordinate_descent import CD_SWEEPS
 from phenotaste.core.kernels.polar import SIGMA_FLOOR, SIGMA_RTOL
+from phenotaste.core.kernels.unit_columns import COLUMN_SWEEPS
 from phenotaste.core.model_step import drop_noise, unit_columns
 from phenotaste.core.poisson import MIN_MEAN
-from phenotaste.core.records import Array, Model, Sums
+from phenotaste.core.records import Array, Model, Sums, Weights
+
+
+class Terms(NamedTuple):
+    """The weights of one patient's terms: see `records.Weights`."""
+
+    lam: float
+    mu: float
+    tau: float = 0.0
+    unit: bool = False
+    scale: float = 1.0
+    influence: float = 1.0
+
+
+def terms_of(weights: Weights, k: int) -> Terms:
+    """The weights of patient k."""
+    mu, scale, influence = weights.mu[k], weights.scale[k], weights.influence[k]
+    return Terms(weights.lam, mu, weights.tau, weights.unit, scale, influence)
 
 
 def init_U(X: Array, V: Array) -> Array:
@@ -69,26 +91,52 @@ def solve_U(X: Array, U: Array, w: Array, Q: Array, model: Model, mu: float, exa
     return U
 
 
+def laplacian(visits: int) -> Array:
+    """L of the chain of visits: uᵀLu = Σ (u_{i+1} − u_i)²."""
+    differences = np.diff(np.eye(visits), axis=0)
+    return differences.T @ differences
+
+
+def solve_unit_U(X: Array, U: Array, w: Array, Q: Array, model: Model, terms: Terms) -> Array:
+    """U with unit columns: each in turn minimises a bound that is linear in it; see `kernels.unit_columns`.
+
+    Phenotypes without a score depend on no other, and are updated once.
+    """
+    L = laplacian(len(U))
+    rho = 2 * np.diagonal(L).max(initial=0.0)
+    VV, QH, U = model.V.T @ model.V, Q @ model.H, U.copy()
+    for sweep in range(COLUMN_SWEEPS):
+        for r in range(w.size) if sweep == 0 else np.flatnonzero(w):
+            others = U * w @ VV[:, r] - U[:, r] * w[r] * VV[r, r]
+            c = w[r] * (X @ model.V[:, r] - others) + terms.mu * QH[:, r]
+            c = np.maximum(c + terms.tau * (rho * U[:, r] - L @ U[:, r]), 0.0)
+            if c.any():
+                U[:, r] = c / np.linalg.norm(c)
+    return U
+
+
 def patient_step(
-    X: Array, a: Array, U: Array, model: Model, lam: float, mu: float, exact: bool = False
+    X: Array, a: Array, U: Array, model: Model, terms: Terms, exact: bool = False
 ) -> tuple[Array, Array, Sums]:
     """One patient step: w, then Q, then U; returns the new U, w, and this patient's addends to the sums."""
-    w = solve_scores(X, a, U, model, lam)
+    R = U.shape[1]
     if not X.any():
-        U = np.zeros_like(U)
-        Q = np.zeros_like(U)
-    else:
-        Q = polar_factor(U, model.H)
-        U = solve_U(X, U, w, Q, model, mu, exact)
+        return np.zeros_like(U), np.zeros(R), Sums.zeros(X.shape[1], a.size, R)
+    X = X * terms.scale
+    w = solve_scores(X, a, U, model, terms.lam)
+    Q = polar_factor(U, model.H)
+    unit = terms.unit
+    U = solve_unit_U(X, U, w, Q, model, terms) if unit else solve_U(X, U, w, Q, model, terms.mu, exact)
+    rough = terms.tau * np.trace(U.T @ laplacian(len(U)) @ U)
     addends = Sums(
         UU=np.outer(w, w) * (U.T @ U),
         XU=X.T @ (U * w),
         WW=np.outer(w, w),
         AW=np.outer(a, w),
-        QU=mu * Q.T @ U,
-        scalars=np.array([np.sum(X**2), np.sum(a**2), mu, mu * np.sum(U**2)]),
+        QU=terms.mu * Q.T @ U,
+        scalars=np.array([np.sum(X**2), np.sum(a**2), terms.mu, terms.mu * np.sum(U**2), rough]),
     )
-    return U, w, addends
+    return U, w, Sums(*(terms.influence * part for part in addends))
 
 
 def model_step(sums: Sums, model: Model, normalize: bool = True) -> Model:
@@ -106,13 +154,14 @@ def model_step(sums: Sums, model: Model, normalize: bool = True) -> Model:
     return Model(H, V, F)
 
 
-def patient_loss(X: Array, a: Array, U: Array, w: Array, model: Model, lam: float, mu: float) -> Array:
-    """The three terms of the objective for one patient, with the best Q."""
-    visits = 0.5 * np.sum((X - (U * w) @ model.V.T) ** 2)
-    static = 0.5 * lam * np.sum((a - model.F @ w) ** 2)
+def patient_loss(X: Array, a: Array, U: Array, w: Array, model: Model, terms: Terms) -> Array:
+    """The four terms of the objective for one patient, with the best Q."""
+    visits = 0.5 * np.sum((X * terms.scale - (U * w) @ model.V.T) ** 2)
+    static = 0.5 * terms.lam * np.sum((a - model.F @ w) ** 2)
     nuclear = np.linalg.svd(U @ model.H.T, compute_uv=False).sum() if U.size else 0.0
-    unique = 0.5 * mu * (np.sum(U**2) - 2 * nuclear + np.sum(model.H**2))
-    return np.array([visits, static, unique])
+    unique = 0.5 * terms.mu * (np.sum(U**2) - 2 * nuclear + np.sum(model.H**2))
+    rough = 0.5 * terms.tau * np.trace(U.T @ laplacian(len(U)) @ U)
+    return terms.influence * np.array([visits, static, unique, rough])
 
 
 def poisson_shares(X: Array, V: Array, S: Array) -> Array:

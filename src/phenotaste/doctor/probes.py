@@ -61,10 +61,6 @@ def probe_import() -> Result:
         from phenotaste import taste  # noqa: F401
     except ModuleNotFoundError as error:
         return {"state": "missing", "error": f"the module {error.name} is missing"}
-    except RuntimeError as error:
-        if "no locator available" in str(error):  # numba found no writable cache folder
-            return {"state": "no cache", "error": "there is no writable folder for compiled kernels"}
-        return {"state": "broken", "error": describe_error(error)}
     except Exception as error:  # an ImportError, an AttributeError of a package that is too old …
         return {"state": "broken", "error": describe_error(error)}
     return {"state": "works", "kernels": kernel_cache()}
@@ -77,7 +73,7 @@ def trial_fit(device: str) -> Result:
     try:
         cohort, _ = simulate.recovery(n_patients=20, n_features=8, n_static=5, n_visits=6, rank=2)
         start = time.perf_counter()
-        model = TASTE(2, max_iter=5, tol=0, random_state=0, device=device).fit(cohort)
+        model = TASTE(2, n_init=1, max_iter=5, tol=0, random_state=0, device=device).fit(cohort)
         seconds = time.perf_counter() - start
         losses = model.loss_curve_
         decreases = len(losses) == 5 and all(
@@ -112,6 +108,12 @@ def is_cached(value: Any) -> bool:
 
 def cache_location(folders: set[str]) -> str:
     """The kind of the cache folder, not its path."""
+    from phenotaste.core.kernels import kernel_cache
+
+    if not kernel_cache.CACHE:
+        return "memory"
+    if any(kernel_cache.FOLDER in folder for folder in folders):
+        return "temporary"
     if os.environ.get("NUMBA_CACHE_DIR"):
         return "NUMBA_CACHE_DIR"
     return "package" if all(folder.endswith("__pycache__") for folder in folders) else "user"

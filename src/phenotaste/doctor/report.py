@@ -21,9 +21,10 @@ class DoctorReport(NamedTuple):
     >>> from phenotaste.doctor import DoctorReport, bug_report
     >>> from phenotaste.runs.resources import machine
     >>> works = {"state": "works"}
-    >>> report = DoctorReport(bug_report(), machine(), [], {"state": "no cache"}, works, [])
+    >>> kernels = {"location": "memory"}
+    >>> report = DoctorReport(bug_report(), machine(), [], works | {"kernels": kernels}, works, [])
     >>> report.works, report.advice[0]
-    (False, ('kernels', 'export NUMBA_CACHE_DIR=FOLDER with a writable folder'))
+    (True, ('kernels', 'export NUMBA_CACHE_DIR=FOLDER with a writable folder'))
     """
 
     versions: list[tuple[str, str]]
@@ -111,9 +112,9 @@ def core_advice(report: DoctorReport) -> Advice:
     elif not satisfied:
         advice.append(("installation", install_command(report.requirements)))
     state = report.core["state"]
-    if state == "no cache":
+    if report.core.get("kernels", {}).get("location") == "memory":
         advice.append(("kernels", "export NUMBA_CACHE_DIR=FOLDER with a writable folder"))
-    elif state != "works" and satisfied:
+    if state != "works" and satisfied:
         advice.append(("core", f"{REINSTALL} in a new environment; if that does not help, report this"))
     return advice
 

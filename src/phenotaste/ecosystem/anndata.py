@@ -18,14 +18,14 @@ from phenotaste.cohort import Cohort
 from phenotaste.ecosystem.membership import Phenotype, fitted_model, list_phenotypes
 from phenotaste.errors import InputError
 from phenotaste.model_file import FIGURES, settings_of
-from phenotaste.report.patients import Patients
+from phenotaste.patients import Patients
 from phenotaste.review import fingerprint
 from phenotaste.review.reviewed import unique
 from phenotaste.storage.atomic import check_output_file, replace_file
 from phenotaste.storage.encoding import json_value
 
 UNS_KEY, LABEL, VISITS = "phenotaste", "label", "visits"
-SCORES, SHARES, DEFINITIONS = "X_taste", "taste_shares", "taste"
+SCORES, AMOUNTS, SHARES, DEFINITIONS = "X_taste", "taste_amounts", "taste_shares", "taste"
 
 
 def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any:
@@ -33,9 +33,10 @@ def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any
 
     X holds each patient's totals over the visits; obs the number of visits, static features, labels and scores;
     var the number of patients with the feature. Of the model, `obsm["X_taste"]` are the scores,
-    `obsm["taste_shares"]` their shares, `varm["taste"]` the definitions V, and `uns["phenotaste"]["model"]` its
-    settings, figures, names, H and F. The visits themselves are in `uns["phenotaste"]["visits"]`, unless
-    `visits` is False; `from_anndata` needs them. All of it is patient-level.
+    `obsm["taste_amounts"]` the amounts in the data's own units, `obsm["taste_shares"]` the shares, `varm["taste"]`
+    the definitions V, and `uns["phenotaste"]["model"]` its settings, figures, names, H and F. The
+    visits themselves are in `uns["phenotaste"]["visits"]`, unless `visits` is False; `from_anndata` needs them. All
+    of it is patient-level.
 
     Examples
     --------
@@ -72,7 +73,8 @@ def to_anndata(cohort: Cohort, model: Any = None, *, visits: bool = True) -> Any
         kept[VISITS] = visits_record(cohort, ids, features)
     if projection is not None:
         adata.obsm[SCORES] = np.array(projection.W, np.float64)
-        adata.obsm[SHARES] = Patients(projection.W, projection.U, projection.offsets).shares()
+        patients = Patients.of(projection)
+        adata.obsm[AMOUNTS], adata.obsm[SHARES] = patients.amounts(), patients.shares()
         adata.varm[DEFINITIONS] = definition_rows(cohort, model)
         kept["model"] = model_record(model, phenotypes)
     adata.uns[UNS_KEY] = kept
@@ -99,12 +101,13 @@ def from_anndata(adata: Any) -> Cohort:
     rows = stored_positions(adata.obs_names, stored["patients"], "patients")
     columns = stored_positions(adata.var_names, stored["features"], "features")
     ids = np.asarray(stored["patients"]).astype(str)
-    times = np.asarray(stored["times"]) if "times" in stored else None
     stored_cohort = Cohort(
         sp.csr_array(stored["matrix"]),
         np.asarray(stored["offsets"]),
         patient_ids=ids.astype(np.int64) if about["integer_ids"] else ids,
-        visit_times=None if times is None else times.astype(str(stored["times_dtype"])),
+        visit_times=_stored_times(stored, "times"),
+        last_times=_stored_times(stored, "last_times"),
+        groups=_stored_groups(stored, bool(about.get("integer_groups"))),
         allow_negative=bool(about["allow_negative"]),
     )
     part = stored_cohort[rows]
@@ -119,6 +122,8 @@ def from_anndata(adata: Any) -> Cohort:
         np.column_stack([np.asarray(adata.obs[key], np.float64) for key, _ in static]) if static else None,
         patient_ids=part.patient_ids,
         visit_times=part.visit_times,
+        last_times=part.last_times,
+        groups=part.groups,
         feature_names=names if about["named_features"] else None,
         static_names=[name for _, name in static] if static and about["named_static"] else None,
         labels=np.asarray(adata.obs[LABEL]) if about["labelled"] and LABEL in adata.obs else None,
@@ -210,6 +215,7 @@ def cohort_record(cohort: Cohort, keys: list[str], names: NDArray[Any]) -> dict[
         "named_static": cohort.static_names is not None,
         "labelled": cohort.labels is not None,
         "integer_ids": cohort.patient_ids.dtype.kind in "iu",
+        "integer_groups": cohort.groups is not None and cohort.groups.dtype.kind in "iu",
         "allow_negative": cohort.allow_negative,
         "origin": json.dumps(cohort.origin),
     }
@@ -222,11 +228,24 @@ def visits_record(cohort: Cohort, ids: NDArray[Any], features: NDArray[Any]) -> 
         "patients": ids.astype(object),
         "features": features.astype(object),
     }
-    times = cohort.visit_times
-    if times is not None:
-        record["times"] = times.view(np.int64).copy() if times.dtype.kind == "M" else np.array(times)
-        record["times_dtype"] = times.dtype.str
+    if cohort.groups is not None:
+        record["groups"] = cohort.groups.astype(str).astype(object)
+    for name, times in (("times", cohort.visit_times), ("last_times", cohort.last_times)):
+        if times is not None:
+            record[name] = times.view(np.int64).copy() if times.dtype.kind == "M" else np.array(times)
+            record[f"{name}_dtype"] = times.dtype.str
     return record
+
+
+def _stored_groups(stored: dict[str, Any], integers: bool) -> NDArray[Any] | None:
+    if "groups" not in stored:
+        return None
+    groups = np.asarray(stored["groups"]).astype(str)
+    return groups.astype(np.int64) if integers else groups
+
+
+def _stored_times(stored: dict[str, Any], name: str) -> NDArray[Any] | None:
+    return np.asarray(stored[name]).astype(str(stored[f"{name}_dtype"])) if name in stored else None
 
 
 def model_record(model: Any, phenotypes: list[Phenotype]) -> dict[str, Any]:

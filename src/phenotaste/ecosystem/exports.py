@@ -23,10 +23,12 @@ EXPORT_FILES = re.compile(r"phenotype_\d+\.parquet|cohort\.csv|cohort_definition
 MAX_NAME_LENGTH = 255
 MAX_ID = 2**31 - 1
 NO_CONCEPT = 0  # OMOP's id for: no standard concept applies
-MEDS_DATES = "prediction_time is the patient's last visit: the score uses all visits up to and including it."
+MEDS_DATES = (
+    "prediction_time is the time of the patient's last event that the score uses, with all data up to it."
+)
 OMOP_DATES = (
-    "cohort_start_date is the patient's first visit and cohort_end_date the last visit of the history that was scored. "
-    "Membership is known on the last day only: count follow-up from there."
+    "cohort_start_date is the patient's first visit and cohort_end_date the day of the last event of the history that "
+    "was scored. Membership is known on the last day only: count follow-up from there."
 )
 
 
@@ -40,8 +42,8 @@ def write_meds_labels(
 ) -> Exported:
     """Write MEDS labels to a folder: `phenotype_1.parquet`, ... and `definition.json`.
 
-    A row for each patient with visits: subject_id, prediction_time (the last visit), boolean_value (membership) and
-    float_value (the measure of the rule). Patient-level.
+    A row for each patient with visits: subject_id, prediction_time (that of the last event used), boolean_value
+    (membership) and float_value (the measure of the rule). Patient-level.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Phenotype membership: a threshold on the share, score or intensity of each patient."""
+"""Phenotype membership: a threshold on the share, score or amount of each patient."""
 
 import warnings
 from contextlib import suppress
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.disclosure import Gate
+from phenotaste.disclosure import Gate, rounding_key
 from phenotaste.errors import InputError
-from phenotaste.report.patients import Patients
+from phenotaste.patients import Patients
 from phenotaste.review import Reviewed, fingerprint
 from phenotaste.validation import check_choice
 
-Measure = Literal["share", "score", "intensity"]
+Measure = Literal["share", "score", "amount"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 MAJORITY = 0.5
 FORMAT = "phenotaste-membership"
@@ -54,7 +54,7 @@ def list_phenotypes(model: Any) -> list[Phenotype]:
 class Rule(NamedTuple):
     """A patient has a phenotype where its `measure` is at least the `threshold`.
 
-    Shares are between 0 and 1, so that one half is a natural threshold; scores and intensities have no natural scale.
+    Shares are between 0 and 1, so that one half is a natural threshold; scores and amounts have no natural scale.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Membership(NamedTuple):
     phenotypes: list[Phenotype]
     subjects: NDArray[np.int64]
     first: NDArray[np.datetime64]  # visit
-    last: NDArray[np.datetime64]
+    last: NDArray[np.datetime64]  # record used
     values: NDArray[np.float64]
     without_visits: int  # patients without a date, who are excluded
 
@@ -114,15 +114,15 @@ def find_members(model: Any, cohort: Cohort, rule: Rule) -> Membership:
             "The model's scores may be negative, so a threshold does not define membership: fit a non-negative model."
         )
     projection = model.project(cohort)
-    patients = Patients(projection.W, projection.U, projection.offsets)
-    measures = {"share": patients.shares, "intensity": patients.intensities, "score": lambda: projection.W}
+    patients = Patients.of(projection)
+    measures = {"share": patients.shares, "amount": patients.amounts, "score": lambda: projection.W}
     seen = np.flatnonzero(patients.visits)
     return Membership(
         rule,
         phenotypes,
         subjects[seen],
         times[cohort.offsets[seen]],
-        times[cohort.offsets[seen + 1] - 1],
+        last_used(cohort, times)[seen],
         np.asarray(measures[rule.measure]()[seen], np.float64),
         len(cohort) - len(seen),
     )
@@ -130,7 +130,7 @@ def find_members(model: Any, cohort: Cohort, rule: Rule) -> Membership:
 
 def integer_ids(cohort: Cohort) -> NDArray[np.int64]:
     """Patient ids as the integers that both formats require; text only where the conversion is exact."""
-    ids = cohort.patient_ids
+    ids = cohort.patient_ids if cohort.groups is None else cohort.groups
     if ids.dtype.kind == "U":
         texts, ids = ids, np.empty(0)
         with suppress(ValueError, OverflowError):
@@ -158,6 +158,19 @@ def dates(cohort: Cohort) -> NDArray[np.datetime64]:
             f"The cohort's visits {kind}, and both formats require dates: build the cohort with dated visits."
         )
     return times
+
+
+def last_used(cohort: Cohort, visit_times: NDArray[np.datetime64]) -> NDArray[np.datetime64]:
+    """The time of the last record that each score uses; any for patients without visits."""
+    if cohort.last_times is not None:
+        return cohort.last_times
+    if cohort.origin is not None and "attrition" in cohort.origin:
+        raise InputError(
+            "The cohort was built by an earlier version, which did not keep the times of the last events, and a visit "
+            "may last longer than its start: build the cohort again."
+        )
+    last: NDArray[np.datetime64] = visit_times[np.maximum(cohort.offsets[1:] - 1, 0)]
+    return last
 
 
 def rule_record(model: Any, found: Membership, dates: str) -> dict[str, Any]:
@@ -190,20 +203,22 @@ def rule_record(model: Any, found: Membership, dates: str) -> dict[str, Any]:
 
 
 class Exported(NamedTuple):
-    """Counts of what was written, safe to display."""
+    """Counts of what was written, rounded, safe to display; None for one that is withheld."""
 
     files: list[str]
-    patients: int
-    without_visits: int
+    patients: int | None
+    without_visits: int | None
     names: list[str]
-    members: list[int | None]  # of each phenotype; None where members or non-members are fewer than 11
+    members: list[int | None]  # of each phenotype; None where members or non-members are too few
 
 
 def exported(found: Membership, files: list[str]) -> Exported:
-    gate, total = Gate(), len(found.subjects)
-    counts = [int(count) for count in found.members.sum(axis=0)]
+    gate = Gate(key=rounding_key(found.subjects, found.values))
+    n_patients = len(np.unique(found.subjects))  # a patient may have several rows
+    total = gate.rounded("patients", n_patients)
+    having = [len(np.unique(found.subjects[members])) for members in found.members.T]
     names = [phenotype.name for phenotype in found.phenotypes]
-    members = [
-        gate.count("export", name, count, total - count) for name, count in zip(names, counts, strict=True)
-    ]
-    return Exported(files, total, found.without_visits, names, members)
+    counts = [gate.count(name, n) for name, n in zip(names, having, strict=True)]
+    members = [None if gate.share(count, total) is None else count for count in counts]
+    without_visits = gate.count("without visits", found.without_visits)
+    return Exported(files, gate.count("patients", n_patients), without_visits, names, members)

@@ -347,7 +347,7 @@ def parse_generation(letter: str, arrays: Mapping[str, Array], meta: Mapping[str
     model, model_prev = model_of(arrays, "model"), model_of(arrays, "model_prev")
     best = None
     if "best.H" in arrays:
-        unscored = Scored.unscored(np.zeros((0, 0)), np.zeros((0, 0)))
+        unscored = Scored.allocate(np.zeros((0, 0)), np.zeros((0, 0)))
         best_losses = arrays["best.losses"].tolist()
         best = Fit(model_of(arrays, "best"), unscored, best_losses, Outcome(meta["best_outcome"]))
     return Generation(

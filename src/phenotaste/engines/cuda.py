@@ -12,19 +12,20 @@ import numpy as np
 
 from phenotaste.core.cuda import step as kernel
 from phenotaste.core.cuda.compile import Launcher
-from phenotaste.core.kernels.driver import patient_norms
 from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
 from phenotaste.engines.base import REBUILD_ITERATIONS, REBUILD_TOL, Engine, EngineSession, Snapshot
-from phenotaste.engines.partition import draw_uniform
+from phenotaste.engines.partition import has_history
 from phenotaste.errors import InputError
 
 MEMORY_VARIABLE = "PHENOTASTE_DEVICE_MEMORY"  # GiB of the device that may be used
+PAPER_MESSAGE = 'objective="paper" runs on the CPU only: use device="cpu".'
 MAX_RANK = 256
 MEMORY_SHARE = 0.92  # of the device's free memory: the rest is left to other allocations
 CHUNKS_IN_FLIGHT = 3  # on the device while streaming: one being uploaded, one computed, one downloaded
 TRANSFER_THREADS = 4  # that prepare or download chunks
 BUFFER_ITEMS = 2**22  # of a page-locked download buffer
 SORT_BYTES = 40  # per entry, while a chunk is sorted by feature
+MAX_BLOCKS = 2200  # of threads at a time, on the largest devices
 
 
 def cuda_available() -> bool:
@@ -36,7 +37,7 @@ def cuda_available() -> bool:
 
 
 class CudaEngine(Engine):
-    """One CUDA GPU: U in float32, coordinate descent only. `TASTE(device="cuda")` is short for it.
+    """One CUDA GPU: U in float32, the default objective only. `TASTE(device="cuda")` is short for it.
 
     Cohorts larger than the device's memory are streamed through it; PHENOTASTE_DEVICE_MEMORY limits the GiB it uses.
 
@@ -62,12 +63,14 @@ class CudaEngine(Engine):
         n_jobs: int | None = None,
     ) -> "CudaSession":
         """A session over the patients; U is float32 whatever `dtype` is, and `n_jobs` is ignored."""
-        check_cuda(rank, exact)
+        check_cuda(rank, unit=weights.unit)
         return CudaSession(shard, weights, rank, n_features)
 
 
-def check_cuda(rank: int, exact: bool) -> None:
+def check_cuda(rank: int, *, unit: bool) -> None:
     """Refuse what the GPU cannot do, with what to do instead."""
+    if not unit:
+        raise InputError(PAPER_MESSAGE)
     if find_spec("torch") is None:
         raise InputError(
             'device="cuda" needs torch, which is not installed: install phenotaste[gpu], or use device="cpu".'
@@ -77,8 +80,6 @@ def check_cuda(rank: int, exact: bool) -> None:
             'device="cuda" needs a CUDA GPU, and torch finds none: use device="cpu", '
             "or check the driver and that torch was built for CUDA."
         )
-    if exact:
-        raise InputError('solver="bpp" runs on the CPU only: use solver="cd" with device="cuda".')
     if rank > MAX_RANK:
         raise InputError(f'rank={rank} exceeds the maximum of the GPU ({MAX_RANK}): use device="cpu".')
 
@@ -121,11 +122,9 @@ class CudaSession(EngineSession):
         self.shard, self.weights, self.rank, self.n_features = shard, weights, rank, n_features
         self.device = torch.device(device)
         self.launcher = launcher or Launcher(rank)
-        self.scale = kernel.data_scale(shard.data)
-        # Norms of the data as the device has them, so that losses are those of the same data.
-        rounded = shard._replace(data=to_float32(shard.data, self.scale))
-        self.norms = patient_norms(rounded) * self.scale**2
-        self.size = (float(self.norms.sum()), float(np.sum(shard.static**2)), float(weights.mu.sum()))
+        influence = weights.influence * has_history(shard)
+        self.static_size = float(influence @ np.einsum("kp,kp->k", shard.static, shard.static))
+        self.mu_sum = float(influence @ weights.mu)
         self.n_patients, self.n_visits = len(shard.offsets) - 1, int(shard.offsets[-1])
         self._scored_last = False
         allowed = memory if memory is not None else self._free_memory()
@@ -136,12 +135,14 @@ class CudaSession(EngineSession):
         # Chunks are placed in the background: initialising the model takes seconds too.
         pool = ThreadPoolExecutor(TRANSFER_THREADS)
         self._placed: list[Chunk] = []
-        self._pending = [pool.submit(self._place, rounded, *ends) for ends in pairwise(edges.tolist())]
+        self._pending = [pool.submit(self._place, *ends) for ends in pairwise(edges.tolist())]
         pool.shutdown(wait=False)
         visits, patients = int(np.diff(shard.offsets[edges]).max()), int(np.diff(edges).max())
         entries = int(np.diff(shard.indptr[shard.offsets[edges]]).max())
         segments = entries // kernel.SEGMENT + n_features
-        self.scratch = kernel.new_device_scratch(self.launcher, visits, patients, segments, self.device)
+        self.scratch = kernel.new_device_scratch(
+            self.launcher, visits, patients, segments, longest_history(shard), self.device
+        )
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -166,14 +167,7 @@ class CudaSession(EngineSession):
             self._launch("init", chunk, device_model)
 
     def init_U_uniform(self, rng: np.random.Generator) -> None:
-        import torch
-
-        self._scored_last = False
-        for chunk in self._pass(read=False):
-            chunk.state.passive.fill_(-1)
-            U = np.empty((chunk.visits.stop - chunk.visits.start, self.rank), np.float32)
-            draw_uniform(self.shard, chunk.first, chunk.last, rng, U)
-            chunk.state.U.copy_(torch.from_numpy(U))
+        raise InputError(PAPER_MESSAGE)
 
     def step(self, model: Model, beta: float = 0.0) -> Sums:
         device_model = self._upload_model(model)
@@ -183,12 +177,11 @@ class CudaSession(EngineSession):
             self._launch("step", chunk, device_model, beta=beta)
             assert chunk.features is not None
             parts = kernel.reduce_sums(
-                self.launcher, chunk.patients, chunk.features, device_model, self.scratch, self.n_features
+                self.launcher, chunk.patients, chunk.features, self.scratch, self.n_features
             )
             total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
-        return kernel.assemble_sums(
-            [part.cpu().numpy() for part in total], device_model, self.scale, self.size
-        )
+        parts = [part.cpu().numpy() for part in total]
+        return kernel.assemble_sums(parts, device_model, self.static_size, self.mu_sum)
 
     def undo(self) -> None:
         self._placed = [chunk.swapped() for chunk in self.chunks]
@@ -197,23 +190,21 @@ class CudaSession(EngineSession):
         import torch
 
         device_model, K = self._upload_model(model), self.n_patients
-        U = np.empty((self.n_visits, self.rank), np.float32)
-        scored = Scored(U, np.empty((K, self.rank)), np.empty((K, 3)), np.empty(K), np.zeros(K))
+        scored = Scored.allocate(np.empty((self.n_visits, self.rank), np.float32), np.empty((K, self.rank)))
         for chunk in self._pass(read_prev=False):
-            results = torch.empty((chunk.last - chunk.first, 3), dtype=torch.float64, device=self.device)
-            self._launch("score", chunk, device_model, loss=results)
-            W = self.scratch.W[: chunk.last - chunk.first]
-            error = 0.5 * ((chunk.patients.static - W @ device_model.F.T) ** 2).sum(1)
+            size = (chunk.last - chunk.first, kernel.N_SCORED)
+            results = torch.empty(size, dtype=torch.float64, device=self.device)
+            self._launch("score", chunk, device_model, scored=results)
+            W, patients = self.scratch.W[: size[0]], chunk.patients
+            static_error = 0.5 * ((patients.static - W @ device_model.F.T) ** 2).sum(1) * (patients.norms > 0)
             rows = slice(chunk.first, chunk.last)
-            visits, uniqueness, gaps = results.cpu().numpy().T
-            scored.W[rows] = W.cpu().numpy() * self.scale
-            scored.static_error[rows] = error.cpu().numpy()
-            scored.loss[rows] = np.column_stack(
-                [visits, device_model.lam * scored.static_error[rows], uniqueness]
-            )
-            scored.cp_gap[rows] = gaps
-            download(chunk.state.U, U[chunk.visits])
-        scored.loss[:] *= self.scale**2
+            visits, unique, rough, gaps, present_gaps, present_sizes = results.T
+            terms = [visits, device_model.lam * static_error, unique, rough]
+            loss = patients.influence[:, None] * torch.stack(terms, 1)
+            found = (W, loss, visits, static_error, gaps, present_gaps, present_sizes)
+            for target, tensor in zip(scored[1:], found, strict=True):
+                target[rows] = tensor.cpu().numpy()
+            download(chunk.state.U, scored.U[chunk.visits])
         self._scored_last = True
         return scored
 
@@ -262,7 +253,7 @@ class CudaSession(EngineSession):
             self._launch("project", chunk, device_model, tol=tol, max_iter=max_iter)
 
     def _upload_model(self, model: Model) -> kernel.DeviceModel:
-        return kernel.upload_model(model, self.weights.lam, self.scale, self.device)
+        return kernel.upload_model(model, self.weights, self.device)
 
     def _launch(self, mode: str, chunk: Chunk, model: kernel.DeviceModel, **options: Any) -> None:
         settings = kernel.LaunchOptions(**options)
@@ -279,9 +270,9 @@ class CudaSession(EngineSession):
         torch.cuda.empty_cache()
         return MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0]
 
-    def _place(self, rounded: Shard, first: int, last: int) -> Chunk:
+    def _place(self, first: int, last: int) -> Chunk:
         """A chunk where it is kept: on the device, or in page-locked memory that the device can copy from."""
-        patients = kernel.slice_chunk(rounded, self.weights, self.norms, first, last, self.scale)
+        patients = kernel.slice_chunk(self.shard, self.weights, first, last)
         visits = slice(int(self.shard.offsets[first]), int(self.shard.offsets[last]))
         home = "cpu" if self.streaming else self.device
         state = kernel.new_chunk_state(visits.stop - visits.start, last - first, self.rank, home)
@@ -430,12 +421,6 @@ def download(source: Any, target: Array) -> None:
         list(pool.map(copy, range(0, len(target), rows)))
 
 
-def to_float32(data: Array, scale: float) -> Array:
-    if scale == 1.0 and data.dtype == np.float32:
-        return data
-    return np.multiply(data, 1 / scale, dtype=data.dtype).astype(np.float32, copy=False)
-
-
 def parse_gib(setting: str) -> float:
     try:
         return float(setting)
@@ -447,30 +432,34 @@ def visit_bytes(shard: Shard, rank: int) -> float:
     """Bytes on the device per visit, with its entries and static features, while it is processed."""
     visits, K = max(1, int(shard.offsets[-1])), len(shard.offsets) - 1
     entries = len(shard.data) / visits
-    patients = K / visits * 8 * (5 * rank + shard.static.shape[1] + 8)
-    return 12 * rank + 4 + entries * (16 + SORT_BYTES) + patients
+    patients = K / visits * 8 * (5 * rank + shard.static.shape[1] + 16)
+    return 12 * rank + 8 + entries * (16 + SORT_BYTES) + patients
 
 
 def resident_bytes(shard: Shard, rank: int) -> int:
     """Bytes for all patients on the device at once, with scratch for one chunk."""
     visits, K = int(shard.offsets[-1]), len(shard.offsets) - 1
-    patients = K * 8 * (shard.static.shape[1] + rank // 32 + 4)
+    patients = K * 8 * (shard.static.shape[1] + rank // 32 + 5)
     scratch = min(visits, kernel.CHUNK_VISITS) * visit_bytes(shard, rank)
-    return int(visits * (8 * rank + 4) + 16 * len(shard.data) + patients + scratch) + base_bytes(rank)
+    return int(visits * (8 * rank + 8) + 16 * len(shard.data) + patients + scratch) + base_bytes(shard, rank)
 
 
-def base_bytes(rank: int) -> int:
-    """Bytes that the thread blocks need whatever the cohort."""
-    return 2**26 + 2200 * 8 * 3 * rank**2
+def longest_history(shard: Shard) -> int:
+    return int(np.diff(shard.offsets).max(initial=1))
+
+
+def base_bytes(shard: Shard, rank: int) -> int:
+    """Bytes that the thread blocks need, whatever the number of patients."""
+    return 2**26 + MAX_BLOCKS * (16 * rank**2 + 4 * (kernel.GROUP + 1) * longest_history(shard))
 
 
 def streamed_visits(shard: Shard, rank: int, allowed: float) -> int:
     """The maximum number of visits of a streamed chunk; refused if not even the longest history fits."""
     each = (CHUNKS_IN_FLIGHT + 1) * visit_bytes(shard, rank)
-    longest = int(np.diff(shard.offsets).max(initial=1))
-    max_visits = int(min((allowed - base_bytes(rank)) / each, kernel.CHUNK_VISITS))
+    longest, base = longest_history(shard), base_bytes(shard, rank)
+    max_visits = int(min((allowed - base) / each, kernel.CHUNK_VISITS))
     if max_visits < longest:
-        needed = (base_bytes(rank) + longest * each) / 2**30
+        needed = (base + longest * each) / 2**30
         raise InputError(
             f"The GPU has {allowed / 2**30:.2f} GiB free and at least {needed:.2f} GiB are needed: free some of it, "
             'fit fewer phenotypes, or use device="cpu".'

@@ -14,11 +14,12 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import DTypeLike
 
-from phenotaste.core.init import NMF_PATIENTS
+from phenotaste.core.init import NMF_ROWS
 from phenotaste.core.kernels.simd import round_up
-from phenotaste.core.records import Array, Model, Scored, Shard, Sums, Weights
+from phenotaste.core.records import N_TERMS, Array, Model, Scored, Shard, Sums, Weights
 from phenotaste.engines.base import REBUILD_ITERATIONS, REBUILD_TOL, Engine, Snapshot
 from phenotaste.engines.partition import CHUNK_VISITS, chunk_edges, number_of_blocks
+from phenotaste.engines.starts import SAMPLE_PATIENTS
 from phenotaste.engines.threads import ThreadSession
 from phenotaste.errors import InputError
 from phenotaste.runs.resources import available_cores
@@ -27,8 +28,8 @@ from phenotaste.storage import mapped
 # Bytes, measured.
 PROCESS_BYTES = 450 * 10**6  # this program with its libraries and compiled kernels, before any patient
 BARE_PROCESS_BYTES = 250 * 10**6  # the same before the kernels are loaded, which is when V is initialised
-NMF_ENTRY_BYTES = 70  # for each entry of the patients that an NMF initialisation samples
-PATIENT_BYTES = 64  # weights, norms, offsets and short-lived copies of them
+NMF_ENTRY_BYTES = 70  # for each entry of the patients that an initialisation samples
+PATIENT_BYTES = 96  # weights, sizes, offsets and short-lived copies of them
 RESERVE_BYTES = 64 * 10**6  # the initialisation's sample, and what is paged in between two memory checks
 PAGE_CACHE_BYTES = 128 * 10**6  # up to 100 MB came from the system's cache between two memory checks
 
@@ -166,11 +167,27 @@ class FitSize(NamedTuple):
         """The number of visits that a thread may hold in memory at a time."""
         return min((memory - self.fixed_bytes()) // self.chunk_bytes(1), CHUNK_VISITS)
 
+    def init_bytes(self, init: str, entries: int) -> float:
+        """Memory for the sample from which V is initialised, for short fits with its courses."""
+        patients, visits = max(self.patients, 1), self.visits
+        sampled = {"short_fits": SAMPLE_PATIENTS / patients, "nmf": NMF_ROWS / patients}
+        sampled["nmf_visits"] = NMF_ROWS / visits
+        share = min(1.0, sampled.get(init, 0.0))
+        nmf = NMF_ENTRY_BYTES * share * entries
+        if init != "short_fits":
+            return BARE_PROCESS_BYTES + nmf
+        return PROCESS_BYTES + nmf + share * visits * 2 * self.rank * np.dtype(np.float64).itemsize
+
     def disk(self, n_init: int, *, checkpoints: bool) -> int:
         """Bytes of files: U and U_prev, both again with checkpoints, and U of the best of several starts."""
         copies = 2 + (2 if checkpoints else 0) + (1 if n_init > 1 else 0)
-        scores = self.patients * 8 * (self.rank + 5) * (2 if n_init > 1 else 1)
+        scores = self.patients * scored_bytes(self.rank) * (2 if n_init > 1 else 1)
         return copies * self.visits * self.rank * self.itemsize + scores + 8 * self.visits
+
+
+def scored_bytes(rank: int) -> int:
+    """Bytes of a patient's entries in `Scored`, without U."""
+    return 8 * (rank + N_TERMS + len(Scored._fields) - 3)
 
 
 class CoursesFiles:
@@ -282,11 +299,10 @@ class DiskSession(ThreadSession):
         self._U_returned = True  # there is no U yet
 
     def check_init_memory(self, init: str) -> None:
-        sampled = min(1.0, NMF_PATIENTS / max(self.size.patients, 1)) * len(self.shard.data)
-        needed = BARE_PROCESS_BYTES + NMF_ENTRY_BYTES * sampled
-        if init == "nmf" and needed > self.memory:
+        needed = self.size.init_bytes(init, len(self.shard.data))
+        if needed > self.memory:
             raise InputError(
-                f"The NMF initialisation of this fit needs {mapped.format_bytes(needed)} of memory: allow it that, "
+                f"The initialisation of this fit needs {mapped.format_bytes(needed)} of memory: allow it that, "
                 'or use init="random".'
             )
 
@@ -300,7 +316,7 @@ class DiskSession(ThreadSession):
             )
         # Created now, so that a fit does not fail at its end for want of space.
         K = self.n_patients
-        self._reserved = [self._allocate(*shape) for shape in ((K, self.rank), (K, 3), (K,), (K,))]
+        self._reserved = [self._allocate(shape) for shape in ((K, self.rank), (K, N_TERMS), *(5 * [(K,)]))]
 
     def step(self, model: Model, beta: float = 0.0) -> Sums:
         previous = self.U_prev
@@ -380,7 +396,8 @@ class DiskSession(ThreadSession):
     def _new_U(self) -> Array:
         return self.files.create(self._shape, self._dtype)
 
-    def _allocate(self, *shape: int) -> Array:
+    def _allocate(self, shape: int | tuple[int, ...]) -> Array:
+        shape = shape if isinstance(shape, tuple) else (shape,)
         reserved = [n for n, array in enumerate(self._reserved) if array.shape == shape]
         if reserved:
             array = self._reserved.pop(reserved[0])
@@ -404,7 +421,8 @@ class DiskSession(ThreadSession):
         shard = self.shard
         visits = slice(int(shard.offsets[first]), int(shard.offsets[last]))
         entries = slice(int(shard.indptr[visits.start]), int(shard.indptr[visits.stop]))
-        parts = [shard.data[entries], shard.indices[entries], shard.indptr[visits], shard.static[first:last]]
+        parts = [shard.data[entries], shard.indices[entries], shard.indptr[visits]]
+        parts.append(shard.static[first:last])
         parts += [array[visits] for array in (self.U, self.U_prev) if array is not None]
         return parts + [array[first:last] for array in self._score_arrays]
 

@@ -28,9 +28,11 @@ class Block(NamedTuple):
 
 
 def block_edges(shard: Shard, n_columns: int, rank: int) -> Array:
-    """Boundaries of blocks of about equal work; they depend on the data only."""
-    blocks = number_of_blocks(int(shard.offsets[-1]), n_columns, rank)
-    work = np.cumsum(np.diff(shard.offsets) + 4 * rank)
+    """Boundaries of blocks of about equal work; they depend on the patients with a history only."""
+    counted = has_history(shard)
+    visits = np.diff(shard.offsets) * counted
+    blocks = number_of_blocks(int(visits.sum()), n_columns, rank)
+    work = np.cumsum(visits + 4 * rank * counted)
     if not work.size:
         return np.zeros(2, np.int64)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, blocks) / blocks)

@@ -106,7 +106,14 @@ class ThreadSession(EngineSession):
         self._keep_returned_U()
         self._map(
             lambda block, first, last, scratch: driver.init_U(
-                self.shard, first, last, prepared.V, self.U, scratch.single.B, scratch.patient.U
+                self.shard,
+                self.weights.scale,
+                first,
+                last,
+                prepared.V,
+                self.U,
+                scratch.single.B,
+                scratch.patient.U,
             )
         )
 
@@ -149,14 +156,9 @@ class ThreadSession(EngineSession):
     def score(self, model: Model, W: Array | None = None) -> Scored:
         """Scores, losses and cross-product gaps at the current U; with W, at those scores."""
         solve = W is None
-        K = self.n_patients
-        scored = Scored(
-            self.U,
-            self._allocate(K, self.rank) if W is None else np.require(W, np.float64, ["C", "A", "W"]),
-            self._allocate(K, 3),
-            self._allocate(K),
-            self._allocate(K),
-        )
+        if W is None:
+            W = self._allocate((self.n_patients, self.rank))
+        scored = Scored.allocate(self.U, np.require(W, np.float64, ["C", "A", "W"]), self._allocate)
         prepared = prepare_model(model, self.weights.lam)
         self._map(
             lambda block, first, last, scratch: driver.score(
@@ -179,7 +181,7 @@ class ThreadSession(EngineSession):
 
     def set_mu(self, mu: Array) -> None:
         """Other weights of the uniqueness term from here on."""
-        self.weights = Weights(self.weights.lam, mu)
+        self.weights = self.weights._replace(mu=mu)
 
     def set_U(self, U: Array) -> None:
         """Other courses from here on; there is then no step to undo."""
@@ -258,7 +260,7 @@ class ThreadSession(EngineSession):
     def _new_U(self) -> Array:
         return np.zeros_like(self.U)
 
-    def _allocate(self, *shape: int) -> Array:
+    def _allocate(self, shape: int | tuple[int, ...]) -> Array:
         """An array for what `score` finds of every patient."""
         return np.empty(shape)
 

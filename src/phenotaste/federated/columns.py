@@ -1,5 +1,6 @@
 """The columns that a site may disclose, and the merged columns of all sites."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.align import align, columns_of, move_columns, patients_having, shard_of
-from phenotaste.core.kernels.driver import patient_norms
-from phenotaste.core.records import Array, Shard
+from phenotaste.cohort.align import Aligned, align, columns_of, move_columns, patients_having, shard_of
+from phenotaste.core.kernels.driver import patient_sizes
+from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate
 from phenotaste.errors import InputError
+from phenotaste.factorization import influence_of
 
 MIN_OVERLAP = 0.5  # fraction of a site's features that other sites must have too
 
@@ -21,19 +23,6 @@ class ColumnNames(NamedTuple):
 
     features: list[str]
     static: list[str]
-
-
-class SiteData(NamedTuple):
-    """A site's patients in the model's columns; suppressed columns are zero."""
-
-    shard: Shard
-    norms: Array  # ‖X_k‖² of every patient
-    n_unknown: int  # columns of the site that may be disclosed but are not among the model's, dropped
-
-    @property
-    def sizes(self) -> tuple[float, float]:
-        """‖X‖² and ‖A‖²."""
-        return float(self.norms.sum()), float(np.sum(self.shard.static**2))
 
 
 def check_cohort(cohort: Cohort) -> None:
@@ -50,26 +39,36 @@ def check_cohort(cohort: Cohort) -> None:
 
 
 def disclosable(cohort: Cohort, min_cell_size: int) -> tuple[Array, Array]:
-    """Masks of the temporal and static columns that at least `min_cell_size` patients have.
+    """Masks of the temporal and static columns that at least `min_cell_size` patients have."""
+    temporal = frequent_features(cohort, min_cell_size)
+    return temporal, disclosable_static(cohort, temporal, Gate(min_cell_size))
+
+
+def frequent_features(cohort: Cohort, min_cell_size: int) -> Array:
+    """The mask of the temporal columns that at least `min_cell_size` patients have."""
+    having, _ = patients_having(align(cohort, columns_of(cohort)).shard, cohort.n_features)
+    return np.asarray(having >= min_cell_size)
+
+
+def disclosable_static(cohort: Cohort, temporal: Array, gate: Gate) -> Array:
+    """The mask of static columns, counted over patients with a history in these temporal ones: no others take part.
 
     Static columns are parts of a total: the levels of a variable ("sex=female", "sex=male"), or having a feature and
     not having it. Where a suppressed part could be computed by subtraction, the next larger one is suppressed too.
     """
-    temporal, static = patients_having(align(cohort, columns_of(cohort)).shard, cohort.n_features)
-    return temporal >= min_cell_size, _disclosable_static(cohort, static, Gate(min_cell_size))
-
-
-def _disclosable_static(cohort: Cohort, having: Array, gate: Gate) -> Array:
-    mask = having > 0
     if cohort.static is None:
-        return mask
+        return np.zeros(0, bool)
+    entries = np.concatenate([[0], np.cumsum(temporal[cohort.visits.indices])])
+    static = cohort.static[np.diff(entries[cohort.visits.indptr[cohort.offsets]]) > 0]
+    having = np.count_nonzero(static, axis=0)
+    mask = having > 0
     variables: dict[str, list[int]] = {}
     for p, name in enumerate(cohort.static_names.tolist()):  # type: ignore[union-attr]
         variables.setdefault(name.partition("=")[0] if "=" in name else f"={name}", []).append(p)
     for levels in variables.values():
-        values = cohort.static[:, levels]
+        values = static[:, levels]
         if np.isin(values, (0, 1)).all() and (values.sum(axis=1) <= 1).all():
-            rest = len(cohort) - int(values.sum())
+            rest = len(static) - int(values.sum())
             counts = gate.parts("static", "", [*having[levels].tolist(), rest])
             mask[levels] &= [count is not None for count in counts[:-1]]
         else:  # continuous values and overlapping levels do not add up to a known total
@@ -85,20 +84,36 @@ def disclosable_names(cohort: Cohort, min_cell_size: int) -> ColumnNames:
     return ColumnNames(cohort.feature_names[temporal].tolist(), static_names[static].tolist())
 
 
-def site_data(cohort: Cohort, columns: ColumnNames, min_cell_size: int) -> SiteData:
-    """The site's patients in the model's columns."""
-    temporal, static = disclosable(cohort, min_cell_size)
+def site_data(cohort: Cohort, columns: ColumnNames, min_cell_size: int) -> Aligned:
+    """The site's patients in the model's columns; columns of few patients are removed first, so they are zero.
+
+    Its `unknown_features` are those that may be disclosed but are not among the model's.
+    """
     assert cohort.feature_names is not None
+    frequent = frequent_features(cohort, min_cell_size)
     target = _column_indices(cohort.feature_names, columns.features)
-    n_unknown = int(np.sum(temporal & (target < 0)))
+    temporal = frequent & (target >= 0)
     visits = move_columns(cohort.visits, np.where(temporal, target, -1), len(columns.features))
     A = np.zeros((len(cohort), len(columns.static)))
     if cohort.static is not None and columns.static:
-        target = _column_indices(cohort.static_names, columns.static)  # type: ignore[arg-type]
-        keep = static & (target >= 0)
-        A[:, target[keep]] = cohort.static[:, keep]
+        own = _column_indices(cohort.static_names, columns.static)  # type: ignore[arg-type]
+        keep = disclosable_static(cohort, temporal, Gate(min_cell_size)) & (own >= 0)
+        A[:, own[keep]] = cohort.static[:, keep]
     shard = shard_of(visits, cohort.offsets, A)
-    return SiteData(shard, patient_norms(shard), n_unknown)
+    n_unknown, n_own = int(np.sum(frequent & (target < 0))), int(temporal.sum())
+    return Aligned(shard, patient_sizes(shard), n_unknown, len(columns.features) - n_own)
+
+
+def static_totals(data: Aligned, balance: float) -> Array:
+    """Σp and Σp‖a‖², from which λ̃ follows."""
+    influence, static = influence_of(balance, data), data.shard.static
+    return np.array([influence.sum(), influence @ np.einsum("kp,kp->k", static, static)])
+
+
+def static_weight(lam: float, influence: float, static_size: float) -> float:
+    """λ̃ from Σp and Σp‖a‖² over all sites."""
+    weight = lam * influence / static_size if static_size > 0 else 0.0
+    return weight if math.isfinite(weight) else 0.0
 
 
 def _column_indices(names: Array, columns: Sequence[str]) -> Array:

@@ -15,7 +15,7 @@ from phenotaste.errors import InputError
 from phenotaste.federated import messages, state
 from phenotaste.federated.columns import ColumnNames
 from phenotaste.federated.export import excluded_rounds, save_model
-from phenotaste.federated.requests import JOIN
+from phenotaste.federated.requests import JOIN, parse_request
 from phenotaste.federated.responses import Response, max_response_bytes, parse_response
 from phenotaste.federated.rounds import next_state
 from phenotaste.federated.settings import Settings, check_sites
@@ -79,6 +79,11 @@ def init(
         raise InputError(
             "With noise, features must be given in advance, since which of them patients have is patient data: "
             "give a public list of codes."
+        )
+    if settings.noise and static and not settings.static_size > 0:
+        raise InputError(
+            "With noise, the expected sum of squares of a patient's static features must be given (static_size > 0), "
+            "since it may not be computed from the data."
         )
     if features is not None and not (
         messages.are_valid_names(features) and features and messages.are_valid_names(static or [])
@@ -258,7 +263,7 @@ def status(path: str | os.PathLike[str], *, exchange: str | os.PathLike[str] | N
 
 
 def _message_status(message: messages.Message) -> dict[str, Any]:
-    return {
+    status = {
         "type": "message",
         "kind": message.kind,
         "federation": message.header["federation"],
@@ -266,6 +271,10 @@ def _message_status(message: messages.Message) -> dict[str, Any]:
         "sender": message.sender,
         "bytes": message.size,
     }
+    # A site's staff compare the settings with what was agreed, before the first response.
+    return status | (
+        parse_request(message).settings.as_dict() if message.sender == messages.COORDINATOR else {}
+    )
 
 
 def _site_status(site: SiteState) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def fitted_model(state: CoordinatorState) -> TASTE:
         settings.rank,
         lam=settings.lam,
         mu=settings.mu,
-        weights=settings.weights,  # type: ignore[arg-type]
-        solver=settings.solver,  # type: ignore[arg-type]
+        smooth=settings.smooth,
+        balance=settings.influence_power,
         init="random",
-        n_init=settings.n_init,
+        n_init=settings.n_starts,
         max_iter=settings.max_rounds,
         tol=settings.tol,
         random_state=settings.seed,
@@ -65,6 +65,8 @@ def fitted_model(state: CoordinatorState) -> TASTE:
     model.converged_ = start.outcome == Outcome.CONVERGED
     model.n_patients_, model.n_visits_ = int(figures["patients"]), int(figures["visits"])
     losses = np.array(start.fit.losses)
+    if start.mean is not None:  # with noise, only sums of squared scores are known
+        model.mean_scores_ = np.sqrt(np.maximum(np.diagonal(start.mean.WW), 0.0) / max(model.n_patients_, 1))
     set_figures(model, figures, losses)
     model.loss_curve_, model.n_iter_ = losses, len(losses)
     return model
@@ -72,23 +74,27 @@ def fitted_model(state: CoordinatorState) -> TASTE:
 
 def set_figures(model: TASTE, figures: dict[str, Any], losses: Array) -> None:
     """Set what only the evaluation provides; with noise there is none, and RMSE and CPI are NaN."""
-    model.rmse_ = model.cpi_ = float("nan")
+    model.rmse_ = model.cpi_ = model.cpi_present_ = float("nan")
     model.n_short_ = model.n_empty_ = 0
     model.static_patients_ = None
     if "parts" not in figures:
         return
-    visits, static, uniqueness, unweighted_static = figures["parts"].tolist()
-    losses[-1] = visits + static + uniqueness
+    *terms, visit_error, static_error = figures["parts"].tolist()
+    losses[-1] = sum(terms)
     entries = model.n_visits_ * len(model.V_) + model.n_patients_ * (0 if model.F_ is None else len(model.F_))
-    model.rmse_ = float(np.sqrt((2 * visits + model.lam * unweighted_static) / max(entries, 1)))
-    HH, counted = model.H_.T @ model.H_, float(figures["counted"])
-    if counted:
-        model.cpi_ = float(1 - figures["gaps"][0] / (counted * np.sum(HH**2)))
-    model.n_short_, model.n_empty_ = int(figures["short"]), int(figures["empty"])
+    model.rmse_ = float(np.sqrt((2 * visit_error + model.lam * static_error) / max(entries, 1)))
+    HH, with_course = model.H_.T @ model.H_, float(figures["with_course"])
+    gap, present_gap, present_size = figures["gaps"].tolist()
+    if with_course:
+        model.cpi_ = float(1 - gap / (with_course * np.sum(HH**2)))
+    if present_size > 0:
+        model.cpi_present_ = float(1 - present_gap / present_size)
+    model.n_short_ = int(figures["short"])
     model.feature_patients_ = figures["feature_patients"].astype(np.int64)
     if model.F_ is not None:
         model.static_patients_ = figures["static_patients"].astype(np.int64)
     model.score_totals_ = figures["score_totals"]
+    model.mean_scores_ = model.score_totals_ / model.n_patients_
 
 
 def excluded_rounds(state: CoordinatorState) -> dict[str, list[int]]:

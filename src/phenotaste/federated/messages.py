@@ -17,7 +17,7 @@ from phenotaste.errors import InputError
 from phenotaste.storage import encoding
 from phenotaste.validation import is_integer
 
-FORMAT, VERSION = "phenotaste-federated", 1
+FORMAT, VERSION = "phenotaste-federated", 2
 SUFFIX = ".safetensors"
 MAX_BYTES = 256 * 2**20  # of any message; a reader that knows what to expect sets a lower limit
 FEDERATION_ID = re.compile(r"[0-9a-f]{32}")

@@ -5,8 +5,10 @@ import json
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.utils.validation import check_random_state
 
-from phenotaste.core.records import Array, Model
+from phenotaste.core.init import init_model
+from phenotaste.core.records import Array, Model, Shard
 from phenotaste.errors import InputError
 from phenotaste.federated.columns import ColumnNames
 from phenotaste.federated.messages import (
@@ -47,12 +49,11 @@ class Request(NamedTuple):
     tasks: tuple[Task, ...] = ()
 
 
-def agreement_digest(request: Request) -> str | None:
-    """A digest of what may not change after the first step request: the columns and λ."""
-    if request.kind == JOIN or request.columns is None:
+def columns_digest(request: Request) -> str | None:
+    """A digest of the columns, which may not change once they are known."""
+    if request.columns is None:
         return None
-    text = json.dumps([request.columns.features, request.columns.static, request.lam])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(request.columns).encode()).hexdigest()
 
 
 def pack_request(request: Request) -> bytes:
@@ -110,7 +111,7 @@ def _parse(message: Message) -> Request:
     if (kind == JOIN) != (message.round == 0) or (columns is None and kind != JOIN):
         raise ValueError("round")
     entries = header["tasks"]
-    low, high = {JOIN: (0, 0), STEP: (1, settings.n_init), EVALUATE: (1, 1)}[kind]
+    low, high = {JOIN: (0, 0), STEP: (1, settings.n_starts), EVALUATE: (1, 1)}[kind]
     if not isinstance(entries, list) or not low <= len(entries) <= high:
         raise ValueError("tasks")
     if len({entry["start"] for entry in entries}) < len(entries):
@@ -132,7 +133,7 @@ def parse_columns(features: Any, static: Any) -> ColumnNames | None:
 
 def _parse_task(message: Message, entry: dict[str, Any], settings: Settings, columns: ColumnNames) -> Task:
     start, beta, R = entry["start"], entry["beta"], settings.rank
-    if not is_integer(start, 0, settings.n_init - 1) or not is_number(beta, max=1.0):
+    if not is_integer(start, 0, settings.n_starts - 1) or not is_number(beta, max=1.0):
         raise ValueError("start")
     if not is_integer(entry["last_round"], 0, message.round - 1) or not isinstance(entry["undo"], bool):
         raise ValueError("last_round")
@@ -150,3 +151,21 @@ def has_unit_columns(factor: Array) -> bool:
     """Whether every column has norm one or zero."""
     norms = np.linalg.norm(factor, axis=0)
     return bool(np.all((np.abs(norms - 1) < NORM_TOL) | (norms == 0)))
+
+
+def starting_models(settings: Settings, columns: ColumnNames) -> list[Model]:
+    """Those of TASTE(init="random") with the same seed: an NMF start would need patients, or rounds of its own."""
+    no_patients = Shard(
+        np.zeros(0),
+        np.zeros(0, np.int32),
+        np.zeros(1, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros((0, len(columns.static))),
+    )
+    seeds = check_random_state(settings.seed).randint(2**31, size=settings.n_starts)
+    return [
+        init_model(
+            "random", no_patients, len(columns.features), settings.rank, True, np.random.default_rng(seed)
+        )
+        for seed in seeds
+    ]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phenotaste.core.records import Array, Sums
+from phenotaste.core.records import N_SCALARS, N_TERMS, Array, Sums
 from phenotaste.errors import InputError
 from phenotaste.federated.columns import ColumnNames
 from phenotaste.federated.messages import (
@@ -18,14 +18,19 @@ from phenotaste.federated.messages import (
     pack,
 )
 from phenotaste.federated.requests import EVALUATE, JOIN, STEP, Request
+from phenotaste.federated.settings import Settings
 from phenotaste.validation import is_integer, is_number
 
 RESPONSE_KIND = {JOIN: "columns", STEP: "sums", EVALUATE: "figures"}
 HEADER_BYTES = 2**16  # maximum size of a response's header without feature names
 ROUNDING = 1e-9
 POLAR_ROUNDING = 1e-3  # the polar factor of nearly dependent courses is not exactly orthonormal
-COUNTS = ("short", "empty", "counted")
-N_LOSS_PARTS = 4  # visits, static features, uniqueness, and static features at weight one
+COUNTS = ("short", "with_course")  # patients with fewer visits than phenotypes, and with more than one
+N_PARTS = (
+    N_TERMS + 2
+)  # of the objective; then the errors of visits in the data's units and of static features
+N_GAPS = 3  # Σ‖UᵀU − HᵀH‖²; the same over present phenotypes, and Σ‖HᵀH‖² over those
+MAX_ROUGHNESS = 4.0  # of a course of unit norm: Σ (u_i+1 − u_i)²
 
 
 class NoiseReport(NamedTuple):
@@ -40,12 +45,12 @@ class Response(NamedTuple):
     """A validated response; which optional fields are set depends on the request."""
 
     site: str
-    patients: int
+    patients: int  # with a history; with noise, all
     visits: int
     digest: str
     size: int
     columns: ColumnNames | None = None
-    sizes: Array | None = None  # ‖X‖², ‖A‖²
+    static_totals: Array | None = None  # Σp and Σp‖a‖²
     sums: dict[int, Sums] | None = None  # by start
     cold_start: bool = False  # the courses did not start from those of the previous round
     noise: NoiseReport | None = None
@@ -91,7 +96,9 @@ def max_response_bytes(request: Request) -> int:
     if request.columns is None or request.kind == JOIN:
         return MAX_BYTES
     J, P, R = len(request.columns.features), len(request.columns.static), request.settings.rank
-    numbers = len(request.tasks) * ((3 * R + J + P) * R + 4) if request.kind == STEP else J + P + R + 64
+    numbers = (
+        len(request.tasks) * ((3 * R + J + P) * R + N_SCALARS) if request.kind == STEP else J + P + R + 64
+    )
     return 8 * numbers + HEADER_BYTES
 
 
@@ -147,20 +154,21 @@ def _parse_columns(message: Message, request: Request, response: Response) -> Re
     if request.settings.noise:
         _require_arrays(message, set())
         return response
-    _require_arrays(message, {"sizes"})
+    _require_arrays(message, {"static_totals"})
     features, static = message.header["features"], message.header["static"]
     columns = None
     if request.columns is None:
         if not (are_valid_names(features) and are_valid_names(static) and features):
             raise ValueError("names")
         columns = ColumnNames(features, static)
-    return response._replace(columns=columns, sizes=float_array(message, "sizes", (2,)))
+    totals = float_array(message, "static_totals", (2,))
+    return response._replace(columns=columns, static_totals=totals)
 
 
 def _parse_sums(message: Message, request: Request, response: Response) -> Response:
     assert request.columns is not None
     J, P, R = len(request.columns.features), len(request.columns.static), request.settings.rank
-    shapes = ((R, R), (J, R), (R, R), (P, R), (R, R), (4,))
+    shapes = ((R, R), (J, R), (R, R), (P, R), (R, R), (N_SCALARS,))
     _require_arrays(message, {f"{name}.{task.start}" for task in request.tasks for name in Sums._fields})
     cold_start, noise = message.header["cold_start"], _parse_noise(message, request)
     if not isinstance(cold_start, bool):
@@ -174,7 +182,7 @@ def _parse_sums(message: Message, request: Request, response: Response) -> Respo
             )
         )
         if noise is None:
-            check_sums(message, sums[task.start])
+            check_sums(message, sums[task.start], request.settings)
     return response._replace(sums=sums, cold_start=cold_start, noise=noise)
 
 
@@ -187,17 +195,22 @@ def _parse_noise(message: Message, request: Request) -> NoiseReport | None:
     return NoiseReport(*(float(entry[name]) for name in NoiseReport._fields))
 
 
-def check_sums(message: Message, sums: Sums) -> None:
-    """Check what holds for sums over any patients under any model: positive semidefinite grams, Cauchy–Schwarz."""
+def check_sums(message: Message, sums: Sums, settings: Settings) -> None:
+    """Check what holds for sums over any patients under any model.
+
+    Grams are positive semidefinite, products obey Cauchy–Schwarz, and patients and their courses have unit size.
+    """
     for gram in (sums.UU, sums.WW):
         slack = ROUNDING * max(float(np.trace(gram)), np.finfo(float).tiny)
         asymmetry, smallest = np.abs(gram - gram.T).max(), np.linalg.eigvalsh((gram + gram.T) / 2)[0]
         if asymmetry > slack or smallest < -slack * len(gram):
             raise invalid(message, "holds a gram matrix that is not positive semidefinite")
-    x2, a2, mu, mu_u2 = sums.scalars
+    x2, a2, mu, mu_u2, _ = sums.scalars
     factor = 1 + ROUNDING
+    largest = x2 * np.array([settings.mu / settings.rank, settings.mu, MAX_ROUGHNESS * settings.smooth])
     if (
-        np.any(np.sum(sums.XU**2, axis=0) > x2 * np.diagonal(sums.UU) * factor)
+        np.any(sums.scalars[2:] > largest * factor)
+        or np.any(np.sum(sums.XU**2, axis=0) > x2 * np.diagonal(sums.UU) * factor)
         or np.any(np.sum(sums.AW**2, axis=0) > a2 * np.diagonal(sums.WW) * factor)
         or np.sum(sums.QU**2) > mu * mu_u2 * (1 + POLAR_ROUNDING)
     ):
@@ -208,8 +221,8 @@ def _parse_figures(message: Message, request: Request, response: Response) -> Re
     assert request.columns is not None
     columns = request.columns
     shapes = {
-        "parts": (N_LOSS_PARTS,),
-        "gaps": (1,),
+        "parts": (N_PARTS,),
+        "gaps": (N_GAPS,),
         "score_totals": (request.settings.rank,),
         "feature_patients": (len(columns.features),),
         "static_patients": (len(columns.static),),

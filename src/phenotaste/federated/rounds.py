@@ -1,20 +1,17 @@
 """The round at the coordinator: the next state from the current one and the sites' responses, without file access."""
 
-import math
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_random_state
 
 from phenotaste.core import loop
-from phenotaste.core.init import init_model
 from phenotaste.core.kernels.sums import tree_reduce
-from phenotaste.core.records import Model, Shard, Sums
+from phenotaste.core.records import Sums
 from phenotaste.errors import InputError
 from phenotaste.federated import privacy
-from phenotaste.federated.columns import ColumnNames, merge_columns
+from phenotaste.federated.columns import merge_columns, static_weight
 from phenotaste.federated.export import total_figures
-from phenotaste.federated.requests import EVALUATE, JOIN, STEP
+from phenotaste.federated.requests import EVALUATE, JOIN, STEP, starting_models
 from phenotaste.federated.responses import Response
 from phenotaste.federated.settings import Settings
 from phenotaste.federated.state import DONE, CoordinatorState, StartState
@@ -47,49 +44,24 @@ def next_state(state: CoordinatorState, responses: list[Response]) -> Coordinato
 
 
 def first_step(state: CoordinatorState, responses: list[Response]) -> CoordinatorState:
-    """Columns, λ_eff and starting models. Only the models are random, so that no random state has to be shared."""
+    """Columns, λ̃ and starting models. Only the models are random, so that no random state has to be shared."""
     settings, columns = state.settings, state.columns
     if columns is None:
         columns = merge_columns({r.site: r.columns for r in responses if r.columns is not None})
     if settings.noise:
-        x2, a2 = settings.patient_size, settings.static_size
+        influence, static_size = 1.0, settings.static_size
     else:
-        x2, a2 = np.sum([r.sizes for r in responses if r.sizes is not None], axis=0).tolist()
+        totals = [response.static_totals for response in responses if response.static_totals is not None]
+        influence, static_size = np.sum(totals, axis=0).tolist()
     starts = [loop.initial_state(model, normalize=True) for model in starting_models(settings, columns)]
     if settings.noise:  # no step is undone there, so none may extrapolate
         starts = [fit._replace(next_beta=0.0) for fit in starts]
     return state._replace(
         phase=STEP,
         columns=columns,
-        lam=static_weight(settings, x2, a2),
+        lam=static_weight(settings.lam, influence, static_size),
         starts=tuple(StartState(fit) for fit in starts),
     )
-
-
-def static_weight(settings: Settings, x2: float, a2: float) -> float:
-    """λ_eff, from ‖X‖² and ‖A‖² over all sites."""
-    if settings.weights == "absolute":
-        return settings.lam
-    lam = settings.lam * x2 / a2 if a2 > 0 else 0.0
-    return lam if math.isfinite(lam) else 0.0
-
-
-def starting_models(settings: Settings, columns: ColumnNames) -> list[Model]:
-    """Those of TASTE(init="random") with the same seed: an NMF start would need patients, or rounds of its own."""
-    no_patients = Shard(
-        np.zeros(0),
-        np.zeros(0, np.int32),
-        np.zeros(1, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros((0, len(columns.static))),
-    )
-    seeds = check_random_state(settings.seed).randint(2**31, size=settings.n_init)
-    return [
-        init_model(
-            "random", no_patients, len(columns.features), settings.rank, True, np.random.default_rng(seed)
-        )
-        for seed in seeds
-    ]
 
 
 def model_steps(
@@ -131,7 +103,7 @@ def model_step(state: CoordinatorState, start: StartState, total: Sums, incompar
     settings = state.settings
     fit = start.fit._replace(best_loss=np.inf) if incomparable else start.fit
     after, undone, outcome = loop.apply_step(
-        fit, total, state.lam, normalize=True, exact=settings.exact, tol=settings.tol
+        fit, total, state.lam, normalize=True, exact=False, tol=settings.tol
     )
     return StartState(after, state.round, undone, _outcome(after, outcome, settings))
 
@@ -152,7 +124,7 @@ def noisy_model_step(
         privacy.project_sums(mean, noise),
         state.lam,
         normalize=True,
-        exact=settings.exact,
+        exact=False,
         tol=0.0,
     )
     return StartState(after, state.round, False, _outcome(after, outcome, settings), mean)

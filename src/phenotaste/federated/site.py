@@ -11,7 +11,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.errors import InputError
 from phenotaste.federated import messages
-from phenotaste.federated.requests import Request, agreement_digest, parse_request
+from phenotaste.federated.requests import JOIN, Request, columns_digest, parse_request
 from phenotaste.federated.settings import MIN_PATIENTS
 from phenotaste.federated.site_round import SitePolicy, SiteRound
 from phenotaste.federated.state import SiteState, has_site, load_site, save_site
@@ -60,12 +60,16 @@ def step(
     epsilon: float | None = None,
     delta: float = DEFAULT_DELTA,
     exact: bool = False,
+    rejoin: bool = False,
     threads: int | None = None,
 ) -> StepReport:
     """Respond to the coordinator's request, given as a file or as the exchange folder.
 
     `state` is a private folder of the site, for the courses between rounds. Repeated calls with the same request write
     the same bytes; after a kill at any moment, call it again.
+
+    A model that no fit would send is refused. With `rejoin` it is not compared with earlier rounds: for a site that
+    joins late, was left out of rounds or lost its state.
 
     Examples
     --------
@@ -81,12 +85,17 @@ def step(
     received = messages.read(source)
     request = parse_request(received)
     target = _response_path(source, request, site, out)
-    policy = SitePolicy(site, min_patients, min_cell_size, epsilon, delta, exact)
+    policy = SitePolicy(site, min_patients, min_cell_size, epsilon, delta, exact, rejoin)
     suppressed = unknown = None
     with _locked_state(Path(state)) as folder:
         current = load_site(folder) if has_site(folder) else None
         if current is not None:
             _check_sequence(request, received, current, policy, folder)
+        elif request.kind != JOIN and not rejoin:
+            raise InputError(
+                f"{folder} has no state of this fit, which is in round {request.round}: give the folder of the earlier "
+                "rounds, or --rejoin if this site joins late or lost its state."
+            )
         repeated = current is not None and current.request == received.digest
         if current is None or not repeated:
             work = SiteRound(request, received.digest, current, policy, _load_cohort(cohort), threads)
@@ -111,7 +120,13 @@ def step(
 
 
 def _load_cohort(cohort: Cohort | str | os.PathLike[str]) -> Cohort:
-    return cohort if isinstance(cohort, Cohort) else Cohort.load(cohort)
+    loaded = cohort if isinstance(cohort, Cohort) else Cohort.load(cohort)
+    if loaded.groups is not None:
+        raise InputError(
+            "The cohort has several rows for a patient, and disclosure control counts rows: build it with "
+            "--label-rows first."
+        )
+    return loaded
 
 
 def _newest_request(path: Path) -> Path:
@@ -161,7 +176,11 @@ def _check_sequence(
             f"{folder} is the state of {state.site} in {fit} federated fit: give each site and each fit a folder of "
             "its own."
         )
-    if state.settings != request.settings or state.agreement not in (None, agreement_digest(request)):
+    if (
+        state.settings != request.settings
+        or state.columns not in (None, columns_digest(request))
+        or state.lam not in (None, request.lam)
+    ):
         raise InputError(
             f"{message.source} has other settings or columns than this site agreed to: ask the coordinator, and start "
             "a new fit if they are to change."

@@ -102,11 +102,12 @@ class CoordinatorState(NamedTuple):
 
 
 class StartCourses(NamedTuple):
-    """The courses of one start at a site, after and before its last step."""
+    """One start at a site: its courses after and before its last step."""
 
     round: int  # of that step
     courses: Array
     previous: Array
+    V: Array  # of the last request, with which the next one is compared
 
 
 class SiteState(NamedTuple):
@@ -115,7 +116,8 @@ class SiteState(NamedTuple):
     federation: str
     site: str
     settings: Settings
-    agreement: str | None  # digest of the columns and λ, once they are known
+    columns: str | None  # their digest, once they are known
+    lam: float | None  # λ̃, from the first step on
     cohort: str  # digest: the difference of sums over two cohorts would disclose who joined or left
     min_cell_size: int
     epsilon_delta: tuple[float, float] | None  # None: exact sums
@@ -241,7 +243,8 @@ def save_site(folder: Path, state: SiteState) -> None:
         "federation": state.federation,
         "site": state.site,
         "settings": state.settings.as_dict(),
-        "agreement": state.agreement,
+        "columns": state.columns,
+        "lam": state.lam,
         "cohort": state.cohort,
         "min_cell_size": state.min_cell_size,
         "epsilon_delta": state.epsilon_delta,
@@ -252,6 +255,7 @@ def save_site(folder: Path, state: SiteState) -> None:
     }
     courses = {f"courses.{number}": start.courses for number, start in state.starts.items()}
     courses |= {f"previous.{number}": start.previous for number, start in state.starts.items()}
+    courses |= {f"V.{number}": start.V for number, start in state.starts.items()}
     files = {"response": {"content": np.frombuffer(state.response, np.uint8)}, "courses": courses}
     os.chmod(folder, 0o700)
     tensors.write(folder / SITE_FOLDER, SITE_KIND, files, meta)
@@ -277,7 +281,8 @@ def _parse_site(files: Files, meta: dict[str, Any]) -> SiteState:
         federation=meta["federation"],
         site=meta["site"],
         settings=Settings.from_dict(meta["settings"]),
-        agreement=meta["agreement"],
+        columns=meta["columns"],
+        lam=None if meta["lam"] is None else float(meta["lam"]),
         cohort=meta["cohort"],
         min_cell_size=meta["min_cell_size"],
         epsilon_delta=None if budget is None else (float(budget[0]), float(budget[1])),
@@ -286,7 +291,12 @@ def _parse_site(files: Files, meta: dict[str, Any]) -> SiteState:
         request=meta["request"],
         response=files["response"]["content"].tobytes(),
         starts={
-            int(number): StartCourses(int(last), courses[f"courses.{number}"], courses[f"previous.{number}"])
+            int(number): StartCourses(
+                int(last),
+                courses[f"courses.{number}"],
+                courses[f"previous.{number}"],
+                courses[f"V.{number}"],
+            )
             for number, last in meta["starts"].items()
         },
     )

@@ -12,10 +12,18 @@ from scipy.optimize import linear_sum_assignment
 from phenotaste import metrics
 from phenotaste.baselines.lasso import fit_lasso
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.persons import rows_of
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate
 from phenotaste.prediction.evaluation_tables import LEVEL, Finished, tuning_table
-from phenotaste.prediction.methods import TASTE_NAME, Candidate, factorisation, score_scale
+from phenotaste.prediction.methods import (
+    TASTE_NAME,
+    Candidate,
+    factorisation,
+    feature_names,
+    score_features,
+    score_scale,
+)
 from phenotaste.prediction.nested_split import SplitSettings, split_seed
 from phenotaste.selection.matching import MIN_COSINE
 from phenotaste.taste import TASTE
@@ -45,13 +53,16 @@ def fit_coefficients(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = factorisation(TASTE_NAME, candidate, settings.tuning, seed, settings.threads).fit(cohort)
-    W = model.project(cohort).W
-    X = W / score_scale(W)
+    courses = settings.tuning.courses
+    X = score_features(model, cohort, courses)
+    X = X / score_scale(X)
     coef = fit_lasso(X, case, [C], None).coef
     resamples = min(settings.resamples, MAX_RESAMPLES)
-    table = odds_table(coef, bootstrap_coefs(X, case, C, resamples, settings.random_state))
-    table = table.join(split_columns(model.V_, finished))
-    table["definition"] = [definition(model, r, gate) for r in range(len(coef))]
+    names = feature_names(model.V_.shape[1], courses)
+    resampled = bootstrap_coefs(X, case, C, resamples, settings.random_state, cohort.persons)
+    table = odds_table(names, coef, resampled)
+    table = table.join(split_columns(model.V_, names, finished))
+    table["definition"] = [definition(model, r, gate) for r, _ in names]
     order = np.argsort(-np.abs(coef), kind="stable")
     return Coefficients(model, C, table.iloc[order].reset_index(drop=True))
 
@@ -66,19 +77,22 @@ def best_candidate(finished: Finished) -> tuple[Candidate, float]:
     return Candidate(int(rank), float(lam), float(mu)), float(np.sort(strengths)[(len(strengths) - 1) // 2])
 
 
-def bootstrap_coefs(X: Array, case: Array, C: float, resamples: int, random_state: int) -> Array:
+def bootstrap_coefs(
+    X: Array, case: Array, C: float, resamples: int, random_state: int, persons: Array
+) -> Array:
     """Repeat the regression on patients drawn with replacement; the definitions are kept."""
     rng = np.random.default_rng([random_state, STREAM])
     coefs = []
+    n_persons = int(persons.max()) + 1
     for _ in range(resamples):
-        rows = rng.integers(len(case), size=len(case))
+        rows = rows_of(persons, rng.integers(n_persons, size=n_persons))
         if 0 < case[rows].sum() < len(rows):
             coefs.append(fit_lasso(X[rows], case[rows], [C], None).coef)
     return np.array(coefs).reshape(len(coefs), X.shape[1])
 
 
-def odds_table(coef: Array, resampled: Array) -> "pd.DataFrame":
-    """Return the odds ratio per standard deviation of each score, and how often the lasso keeps it."""
+def odds_table(names: list[tuple[int, str]], coef: Array, resampled: Array) -> "pd.DataFrame":
+    """Return the odds ratio per standard deviation of each score or feature, and how often the lasso keeps it."""
     import pandas as pd
 
     low = high = kept = np.full(len(coef), np.nan)
@@ -86,45 +100,52 @@ def odds_table(coef: Array, resampled: Array) -> "pd.DataFrame":
         low, high = np.exp(np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0))
         kept = (resampled != 0).mean(axis=0)
     columns = {"odds_ratio": np.exp(coef), "odds_ratio_low": low, "odds_ratio_high": high, "kept": kept}
-    return pd.DataFrame({"phenotype": np.arange(1, len(coef) + 1), **columns})
+    numbers, features = [r + 1 for r, _ in names], [name for _, name in names]
+    return pd.DataFrame({"phenotype": numbers, "feature": features, **columns})
 
 
-def split_columns(V: Array, finished: Finished) -> "pd.DataFrame":
+def split_columns(V: Array, names: list[tuple[int, str]], finished: Finished) -> "pd.DataFrame":
     """Return the number of splits that reproduce each phenotype, and its lowest and highest odds ratio in them."""
     import pandas as pd
 
-    ratios: list[list[float]] = [[] for _ in range(V.shape[1])]
+    ratios: dict[tuple[int, str], list[float]] = {name: [] for name in names}
+    courses = len(names) > V.shape[1]
     for task, result in finished.items():
         if task.method == TASTE_NAME:
             cosines = metrics.cosines(V, result.arrays["V"])
-            for r, partner in zip(*linear_sum_assignment(-cosines), strict=True):
-                if cosines[r, partner] >= MIN_COSINE:
-                    ratios[r].append(float(np.exp(result.arrays["coef"][partner])))
+            coefs = dict(
+                zip(feature_names(cosines.shape[1], courses), result.arrays["coef"].tolist(), strict=True)
+            )
+            partner = dict(zip(*map(np.ndarray.tolist, linear_sum_assignment(-cosines)), strict=True))
+            for r, name in names:
+                if r in partner and cosines[r, partner[r]] >= MIN_COSINE:
+                    ratios[r, name].append(float(np.exp(coefs[partner[r], name])))
     rows: list[dict[str, Any]] = [
         {
             "reproduced_in_splits": len(values),
             "splits_minimum": min(values, default=np.nan),
             "splits_maximum": max(values, default=np.nan),
         }
-        for values in ratios
+        for values in ratios.values()
     ]
     return pd.DataFrame(rows)
 
 
 def definition(model: TASTE, r: int, gate: Gate) -> str:
-    """Return the features with the largest weights that enough patients have to be named."""
+    """Return the features with the largest weights that enough patients have to be named, as a report names them."""
     kinds = (
-        (model.V_, model.feature_names_in_, model.feature_patients_, TOP_CODES),
-        (model.F_, model.static_names_in_, model.static_patients_, TOP_STATIC),
+        ("temporal", model.V_, model.feature_names_in_, model.feature_patients_, TOP_CODES),
+        ("static", model.F_, model.static_names_in_, model.static_patients_, TOP_STATIC),
     )
+    gate = gate.keyed(model.rounding_key_)
     shown: list[str] = []
-    for factor, names, having, top in kinds:
+    for kind, factor, names, having, top in kinds:
         if factor is None or having is None:
             continue
         column = factor[:, r]
-        heavy = (column > MIN_WEIGHT * column.max()) & (having >= gate.min_group_size)
-        order = [j for j in np.argsort(-column, kind="stable") if heavy[j]][:top]
-        shown += [str(j) if names is None else str(names[j]) for j in order]
+        heavy = [j for j in np.argsort(-column, kind="stable") if column[j] > MIN_WEIGHT * column.max()]
+        labels = [(str(j) if names is None else str(names[j]), int(having[j])) for j in heavy]
+        shown += [name for name, n in labels if gate.count(f"{kind} {name}", n)][:top]
     return "; ".join(
         "".join(letter if letter.isprintable() else "\ufffd" for letter in name) for name in shown
     )

@@ -8,8 +8,9 @@ import numpy as np
 
 from phenotaste import __version__
 from phenotaste.disclosure import Suppressed, rounded
+from phenotaste.prediction.evaluation_tables import column_label
 from phenotaste.prediction.figures import drawable
-from phenotaste.prediction.methods import LABELS, TASTE_NAME
+from phenotaste.prediction.methods import LABELS, SCORE, TASTE_NAME
 from phenotaste.prediction.nested_split import EvaluationFolder
 from phenotaste.taste import TASTE
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 TABLES = ("splits", "summary", "comparison", "tuning", "roc", "calibration", "coefficients")
 PREDICTIONS = "predictions.parquet"
+DIGITS = 4  # significant, of the figures in tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +34,12 @@ class Evaluation:
     comparison : the difference between TASTE's AUC and that of each other method, with the same two intervals.
     splits : a row for each method and split.
     tuning : every candidate of each split, with its validation AUC.
-    coefficients : for each phenotype of `model` the odds ratio per standard deviation of its score.
+    coefficients : for each phenotype of `model` the odds ratio per standard deviation of its score and, with
+        courses=True, of each `feature` of its course.
     roc, calibration : the curves, in steps and groups large enough to be shown.
     model : TASTE fitted to all patients with the settings that validation chose; for description only.
     predictions : patient, split, method, case and risk of every test patient, if requested.
-    counts : patients and cases in total and in the test; None for small counts.
+    counts : rounded numbers of patients and cases in total and in the test; None for small counts.
     audit, trusted : what disclosure control has hidden, and whether it was off.
 
     Examples
@@ -45,9 +48,9 @@ class Evaluation:
     >>> cohort, truth = simulate.heart_failure(n_patients=300)
     >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
     >>> result.methods, round(result.auc, 2)
-    (['taste', 'raw'], 0.7)
-    >>> result.coefficients[["phenotype", "odds_ratio"]].round(1).to_numpy().tolist()[0]
-    [2.0, 1.6]
+    (['taste', 'raw'], 0.76)
+    >>> [name for name in result.coefficients.columns if name in ("phenotype", "odds_ratio")]
+    ['phenotype', 'odds_ratio']
     """
 
     summary: "pd.DataFrame"
@@ -112,8 +115,8 @@ class Evaluation:
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
         >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
         >>> record = result.as_dict()
-        >>> record["patients"], record["cases"], record["test_cases"]  # a small count is hidden
-        (300, 26, None)
+        >>> record["patients"], record["cases"], record["test_cases"]  # rounded; a small count is withheld
+        (300, 25, None)
         """
         return {
             **self.counts,
@@ -132,7 +135,7 @@ class Evaluation:
         from phenotaste.prediction import evaluation, figures
 
         for name in TABLES:
-            folder.write(f"{name}.csv", getattr(self, name).to_csv(index=False))
+            folder.write(f"{name}.csv", as_csv(getattr(self, name), self.trusted))
         self.model.save(folder.path / "model")
         figures.save_all(self, folder.path / "figures")
         if self.predictions is not None:
@@ -142,11 +145,16 @@ class Evaluation:
         folder.write("prediction.md", evaluation.render(self))
 
 
+def as_csv(table: "pd.DataFrame", trusted: bool) -> str:
+    """A table as CSV; exact measures would give numbers of patients."""
+    return str(table.to_csv(index=False, float_format=None if trusted else f"%.{DIGITS}g"))
+
+
 def records(table: "pd.DataFrame") -> list[dict[str, Any]]:
     """Return the rows for JSON: rounded, with None for NaN."""
     return [
         {
-            str(name): rounded(float(value), 4) if isinstance(value, float | np.floating) else value
+            str(name): rounded(float(value), DIGITS) if isinstance(value, float | np.floating) else value
             for name, value in row.items()
         }
         for row in table.astype(object).to_dict("records")
@@ -169,9 +177,10 @@ def render(result: "Evaluation") -> str:
     if counts["cases"] is not None:
         patients += f", {counts['cases']:,} of them cases"
     pictures = drawable(result)
+    what = "scores and courses" if (result.coefficients["feature"] != SCORE).any() else "scores"
     parts = [
         "# Prediction",
-        f"Phenotype scores of TASTE predict the label with an **AUC of {taste['auc']:.3f}** in {patients}.",
+        f"Phenotype {what} of TASTE predict the label with an **AUC of {taste['auc']:.3f}** in {patients}.",
         interval_sentence(taste),
         warning(result),
         f"The patients were split {splits} times at random, stratified by class, into 75 % training, 10 % validation "
@@ -239,9 +248,7 @@ def phenotype_rows(coefficients: "pd.DataFrame", splits: int) -> list[list[str]]
         if row["reproduced_in_splits"]:
             reproduced += f", {number(row['splits_minimum'], 2)} to {number(row['splits_maximum'], 2)}"
         ratio = between(row, "odds_ratio", "odds_ratio_low", "odds_ratio_high", 2)
-        rows.append(
-            [str(row["phenotype"]), ratio, percent(row["kept"]), reproduced, escaped(row["definition"])]
-        )
+        rows.append([column_label(row), ratio, percent(row["kept"]), reproduced, escaped(row["definition"])])
     return rows
 
 

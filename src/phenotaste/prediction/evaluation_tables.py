@@ -8,7 +8,7 @@ from scipy import stats
 
 from phenotaste.core.records import Array
 from phenotaste.prediction.measures import NAMES, ROC_GRID
-from phenotaste.prediction.methods import TASTE_NAME
+from phenotaste.prediction.methods import SCORE, TASTE_NAME
 from phenotaste.prediction.nested_split import SplitResult, Task
 from phenotaste.prediction.split_cohorts import TEST, TRAIN
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Finished = Mapping[Task, SplitResult]
 LEVEL = 0.95
 CHOSEN = ("rank", "lam", "mu", "C", "validation_auc")
-RISKS = ("risk_low", "risk_high")  # between which 95 % of the predicted risks lie
+RISKS = ("risk_low", "risk_high")  # beyond which at least 11 predicted risks lie; NaN with fewer than 22
 CALIBRATED = ("calibration_intercept", "calibration_slope", "calibration_slope_intercept")
 
 
@@ -33,7 +33,7 @@ def splits_table(finished: Finished) -> "pd.DataFrame":
         for name, values in zip(NAMES, arrays["resampled"].T, strict=True):
             row |= {name: figures[name]} | interval(name, values)
         rows.append(row | {name: figures[name] for name in (*CALIBRATED, *RISKS)})
-    return pd.DataFrame(rows).astype(dict.fromkeys((*CHOSEN, *CALIBRATED), float))
+    return pd.DataFrame(rows).astype(dict.fromkeys((*CHOSEN, *CALIBRATED, *RISKS), float))
 
 
 def interval(name: str, values: Array) -> dict[str, float]:
@@ -56,6 +56,12 @@ def over_splits(values: Sequence[float], name: str) -> dict[str, float]:
     if name in NAMES:  # bounded measures
         low, high = max(low, 0.0), min(high, 1.0)
     return {f"{name}_splits_low": float(low), f"{name}_splits_high": float(high)}
+
+
+def column_label(row: "pd.Series") -> str:
+    """Return the number of a phenotype, with the feature of its course if it is not about the score."""
+    number = str(row["phenotype"])
+    return number if row["feature"] == SCORE else f"{number}, {row['feature'].replace('_', ' ')}"
 
 
 def bounds(row: "pd.Series", name: str = "auc") -> tuple[float, float, str]:

@@ -26,7 +26,7 @@ from phenotaste.plotting import (
     new_figure,
     set_labels,
 )
-from phenotaste.prediction.evaluation_tables import bounds
+from phenotaste.prediction.evaluation_tables import bounds, column_label
 from phenotaste.prediction.methods import LABELS, TASTE_NAME
 from phenotaste.storage.atomic import write_file
 
@@ -110,10 +110,14 @@ def calibration(result: "Evaluation") -> "Figure":
     points = result.calibration[result.calibration["method"] == TASTE_NAME]
     splits = result.splits[result.splits["method"] == TASTE_NAME]
     top = float(
-        min(1.0, 1.1 * max(points["observed"].max(), points["predicted"].max(), splits["risk_high"].max()))
+        min(
+            1.0,
+            1.1 * np.nanmax([points["observed"].max(), points["predicted"].max(), splits["risk_high"].max()]),
+        )
     )
     axis.plot([0, top], [0, top], color=LINE, linewidth=1, label="perfect")
-    for number, (_, row) in enumerate(splits[splits["calibration_slope"].notna()].iterrows()):
+    drawn = splits[splits["calibration_slope"].notna() & splits["risk_low"].notna()]
+    for number, (_, row) in enumerate(drawn.iterrows()):
         risks = np.linspace(row["risk_low"], row["risk_high"], 100)
         curve = expit(row["calibration_slope_intercept"] + row["calibration_slope"] * logit(risks))
         label = "" if number else "logistic calibration, each split"
@@ -157,8 +161,8 @@ def phenotypes(result: "Evaluation") -> "Figure":
     axis.hlines(heights, rows["odds_ratio_low"], rows["odds_ratio_high"], color=BLUE, linewidth=2)
     axis.scatter(rows["odds_ratio"], heights, color=BLUE, s=28, zorder=3)
     names = [
-        escape_name(f"P{number}: {text}", MAX_NAME_LENGTH)
-        for number, text in zip(rows["phenotype"], rows["definition"], strict=True)
+        escape_name(f"P{column_label(row)}: {row['definition']}", MAX_NAME_LENGTH)
+        for _, row in rows.iterrows()
     ]
     axis.set_yticks(heights, names)
     axis.set_xscale("log")

@@ -18,6 +18,7 @@ MAX_ENTRIES = 2_000_000  # of the array of counts, to limit memory
 MAX_GROUPS = 10
 MAX_NEWTON_STEPS, NEWTON_TOL = 100, 1e-10
 MIN_RISK = 1e-9
+RISK_DECIMALS = 2  # of a mean risk, unless disclosure control is off
 ROC_GRID = np.linspace(0.0, 1.0, 51)  # false positive rates of the ROC curves that are kept
 
 
@@ -51,7 +52,10 @@ def measure(risk: Array, case: Array, counts: Array | None = None) -> Array:
 def bootstrap_measures(
     risk: Array, case: Array, test: Array, n_patients: int, resamples: int, random_state: int
 ) -> Measures:
-    """Return the measures of the test patients, whose positions are `test`, and those of bootstrap samples."""
+    """Return the measures of the test rows and those of bootstrap samples of the patients.
+
+    `test` are the numbers of the patients of the rows, below `n_patients`; rows of one patient are drawn together.
+    """
     values = dict(zip(NAMES, measure(risk, case)[0].tolist(), strict=True))
     batch = max(1, MAX_ENTRIES // max(len(test), 1))
     rng = np.random.default_rng([random_state, STREAM])
@@ -106,12 +110,12 @@ def logistic(X: Array, case: Array, offset: Array | float = 0.0) -> Array:
 def risk_groups(risk: Array, case: Array, gate: Gate) -> list[dict[str, Any]]:
     """Return the mean predicted risk and the observed fraction of cases in groups of increasing risk.
 
-    Every group has enough cases and enough controls to be shown, so that no small count can be derived from a fraction;
-    the list is empty if there are too few patients for one group. Patients of equal risk share a group.
+    Every group has enough cases and enough controls to be shown, and its counts are rounded; the list is empty if there
+    are too few patients for one group. Patients of equal risk share a group.
     """
     order = np.argsort(risk, kind="stable")
     risk, case = risk[order], case[order]
-    target_size, minimum = len(risk) / MAX_GROUPS, gate.min_group_size
+    target_size, minimum = len(risk) / MAX_GROUPS, max(gate.min_shown, 1)
     groups: list[dict[str, Any]] = []
     first = 0
     while first < len(risk):
@@ -123,11 +127,13 @@ def risk_groups(risk: Array, case: Array, gate: Gate) -> list[dict[str, Any]]:
         if part.sum() < minimum or (~part).sum() < minimum:
             gate.note("calibration", "groups of risk")
             return []
+        cases, controls = (gate.rounded("risk group", int(n)) for n in (part.sum(), (~part).sum()))
+        predicted = float(risk[first:last].mean())
         groups.append(
             {
-                "patients": last - first,
-                "predicted": float(risk[first:last].mean()),
-                "observed": float(part.mean()),
+                "patients": cases + controls,
+                "predicted": predicted if gate.trusted else round(predicted, RISK_DECIMALS),
+                "observed": cases / (cases + controls),
             }
         )
         first = last
@@ -147,11 +153,11 @@ def group_end(risk: Array, case: Array, first: int, target_size: float, minimum:
 def roc_curve(risk: Array, case: Array, gate: Gate) -> Array | None:
     """Return the true positive rate at each false positive rate of `ROC_GRID`.
 
-    Every step of the curve has at least the minimum number of patients to be shown; None with too few cases or
-    controls.
+    Every step of the curve has at least the minimum number of patients to be shown, and counts of cases and controls
+    up to a step are rounded; None with too few cases or controls.
     """
-    n_cases, n_controls = int(case.sum()), int((~case).sum())
-    if min(n_cases, n_controls) < gate.min_group_size:
+    n_cases, n_controls = (gate.count("ROC", int(n)) for n in (case.sum(), (~case).sum()))
+    if not n_cases or not n_controls:
         gate.note("ROC curve", "all of it")
         return None
     order = np.argsort(-risk, kind="stable")
@@ -162,6 +168,9 @@ def roc_curve(risk: Array, case: Array, gate: Gate) -> Array | None:
             ends.append(int(end))
     if ends[-1] < len(case):
         ends[max(len(ends) - 1, 1) :] = [len(case)]  # the remainder is too small for a step of its own
-    true_positive = np.r_[0, np.cumsum(case)][ends] / n_cases
-    false_positive = np.r_[0, np.cumsum(~case)][ends] / n_controls
+    false_positive, true_positive = (
+        np.minimum([gate.rounded("ROC", int(n)) for n in np.r_[0, np.cumsum(members)][ends]], total) / total
+        for members, total in ((~case, n_controls), (case, n_cases))
+    )
+    false_positive, true_positive = map(np.maximum.accumulate, (false_positive, true_positive))
     return np.interp(ROC_GRID, false_positive, true_positive)

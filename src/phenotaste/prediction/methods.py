@@ -12,11 +12,14 @@ from phenotaste import baselines
 from phenotaste.baselines.lasso import PAPER_GRID, Lasso, fit_lasso
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
+from phenotaste.courses import PREDICTORS, describe
 from phenotaste.errors import InputError
+from phenotaste.patients import Patients
 from phenotaste.prediction.split_cohorts import SplitCohorts
 from phenotaste.taste import TASTE
 
 TASTE_NAME = "taste"
+SCORE = "score"  # as the name of a column, beside the features of courses
 LABELS = {
     TASTE_NAME: "TASTE",
     "copa": "COPA",
@@ -36,13 +39,16 @@ class TuningSettings:
     """The tuning of hyperparameters, and what all fits have in common."""
 
     ranks: tuple[int, ...] = (5,)
-    lams: tuple[float, ...] = (0.1,)
+    lams: tuple[float, ...] = (0.01,)
     mus: tuple[float, ...] = (1.0,)
     Cs: tuple[float, ...] = PAPER_GRID
-    weights: str = "relative"
-    n_init: int = 1
+    objective: str = "relative"
+    smooth: float | None = None  # as in TASTE
+    balance: float = 0.5
+    n_init: int | None = None  # each method's own
     max_iter: int = 200
     tol: float = 1e-4
+    courses: bool = False  # features of courses beside the scores of factorisations
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings by method
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,9 +78,10 @@ class ScoreModel(NamedTuple):
     factors: Any
     scale: Array
     lasso: Lasso
+    courses: bool
 
     def risk(self, cohort: Cohort) -> Array:
-        return self.lasso.probability(self.factors.project(cohort).W / self.scale)
+        return self.lasso.probability(score_features(self.factors, cohort, self.courses) / self.scale)
 
 
 def candidates(method: str, tuning: TuningSettings) -> list[Candidate]:
@@ -120,18 +127,30 @@ def factorisation(
 ) -> Any:
     settings: Any = candidate._asdict()
     shared: dict[str, Any] = {
-        "n_init": tuning.n_init, "max_iter": tuning.max_iter, "tol": tuning.tol, "n_jobs": threads, "random_state": seed
-    }  # fmt: skip
+        "max_iter": tuning.max_iter,
+        "tol": tuning.tol,
+        "n_jobs": threads,
+        "random_state": seed,
+        **starts(tuning),
+    }
+    if method == TASTE_NAME:
+        shared |= {"objective": tuning.objective, "balance": tuning.balance}
+        shared |= {} if tuning.smooth is None else {"smooth": tuning.smooth}
     shared |= tuning.extra.get(method, {})
     if method == TASTE_NAME:
-        return TASTE(**settings, **{"weights": tuning.weights} | shared)
+        return TASTE(**settings, **shared)
     return getattr(baselines, SCORED[method])(candidate.rank, **shared)
+
+
+def starts(tuning: TuningSettings) -> dict[str, int]:
+    """The number of starts as a setting, if it is not left to the method."""
+    return {} if tuning.n_init is None else {"n_init": tuning.n_init}
 
 
 def classifier(method: str, candidate: Candidate, tuning: TuningSettings, seed: int) -> Any:
     own: dict[str, Any] = dict(tuning.extra.get(method, {})) | {"random_state": seed}
     if method == "cntf":
-        return baselines.CNTF(candidate.rank or 0, **{"n_init": tuning.n_init, "tol": tuning.tol} | own)
+        return baselines.CNTF(candidate.rank or 0, **starts(tuning) | {"tol": tuning.tol} | own)
     if method == "gru":
         return baselines.GRUClassifier(**own)
     return baselines.RawLogistic(static=method == "raw-static", C=tuning.Cs, **own)
@@ -141,18 +160,38 @@ def with_lasso(factors: Any, cohorts: SplitCohorts, tuning: TuningSettings, seed
     """Fit a factorisation and a lasso logistic regression on its scores.
 
     Training patients are projected, as new patients will be: the scores at the end of a fit are those of a patient step
-    that has not converged, and some of them are outliers.
+    that has not converged.
     """
     factors.fit(cohorts.train)
-    W = factors.project(cohorts.train).W
-    scale = score_scale(W)
-    held_out = factors.project(cohorts.validation).W / scale, is_case(cohorts.validation)
-    lasso = fit_lasso(W / scale, is_case(cohorts.train), tuning.Cs, held_out, seed=seed % 2**31)
-    model = ScoreModel(factors, scale, lasso)
+    X = score_features(factors, cohorts.train, tuning.courses)
+    scale = score_scale(X)
+    held_out = (
+        score_features(factors, cohorts.validation, tuning.courses) / scale,
+        is_case(cohorts.validation),
+    )
+    lasso = fit_lasso(X / scale, is_case(cohorts.train), tuning.Cs, held_out, seed=seed % 2**31)
+    model = ScoreModel(factors, scale, lasso, tuning.courses)
     auc = lasso.validation_auc
     if np.isnan(auc):  # a single C needs no validation
         auc = float(roc_auc_score(held_out[1], lasso.probability(held_out[0])))
     return Fitted(auc, lasso.C, model.risk, model)
+
+
+def score_features(factors: Any, cohort: Cohort, courses: bool) -> Array:
+    """Return the scores and, with `courses`, the features of each phenotype's course, in the order of `feature_names`.
+
+    Every patient is described on their own, under definitions of the training patients.
+    """
+    projection = factors.project(cohort)
+    if not courses:
+        return np.asarray(projection.W)
+    return np.column_stack([projection.W, describe(Patients.of(projection), cohort.visit_times, PREDICTORS)])
+
+
+def feature_names(rank: int, courses: bool) -> list[tuple[int, str]]:
+    """Return phenotype (from 0) and name of each column of `score_features`."""
+    scores = [(r, SCORE) for r in range(rank)]
+    return scores + [(r, name) for r in range(rank) for name in PREDICTORS if courses]
 
 
 def score_scale(W: Array) -> Array:

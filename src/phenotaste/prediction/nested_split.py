@@ -8,9 +8,10 @@ import numpy as np
 
 from phenotaste.cohort import Cohort
 from phenotaste.core.records import Array
-from phenotaste.disclosure import Gate
+from phenotaste.disclosure import Gate, rounding_key
 from phenotaste.prediction import methods
 from phenotaste.prediction.measures import (
+    RISK_DECIMALS,
     bootstrap_measures,
     calibration,
     risk_groups,
@@ -21,7 +22,6 @@ from phenotaste.prediction.split_cohorts import SplitCohorts, draw_split, split_
 from phenotaste.runs.folder import RunFolder
 from phenotaste.storage.encoding import json_value, pack, unpack
 
-RISK_QUANTILES = (0.025, 0.975)  # between which calibration curves are drawn
 STREAM = 3  # part of every seed: never renumber
 
 
@@ -98,22 +98,29 @@ def run_split(
     on_fit: Callable[[Candidate], object] = lambda candidate: None,
 ) -> SplitResult:
     """Train and tune, then evaluate on the test patients once."""
-    split = draw_split(case, task.split, settings.random_state)
+    persons = cohort.persons
+    split = draw_split(case, task.split, settings.random_state, persons)
     cohorts = split_cohort(cohort, case, split)
     seed = split_seed(settings.random_state, task.split)
     candidate, fitted, tried = tune(cohorts, task.method, settings.tuning, seed, settings.threads, on_fit)
     risk, test_case = fitted.risk(cohorts.test), case[split.test]
     measures = bootstrap_measures(
-        risk, test_case, split.test, len(cohort), settings.resamples, settings.random_state
+        risk,
+        test_case,
+        persons[split.test],
+        int(persons.max()) + 1,
+        settings.resamples,
+        settings.random_state,
     )
-    gate = Gate(trusted=settings.trusted)
+    gate = gate_of(case, settings).keyed(rounding_key(split.test, risk, test_case))
+    gate = gate.for_rows(cohort.rows_per_patient)
     figures: dict[str, Any] = {
         **candidate._asdict(),
         "C": fitted.C,
         "validation_auc": fitted.validation_auc,
         **measures.values,
         **{f"calibration_{name}": value for name, value in calibration(risk, test_case)._asdict().items()},
-        **dict(zip(("risk_low", "risk_high"), map(float, np.quantile(risk, RISK_QUANTILES)), strict=True)),
+        **risk_range(risk, gate),
         "tried": tried,
         "groups": risk_groups(risk, test_case, gate),
     }
@@ -126,6 +133,20 @@ def run_split(
     if settings.keep_risk:
         arrays["risk"] = risk
     return SplitResult(figures, arrays)
+
+
+def gate_of(case: Array, settings: SplitSettings) -> Gate:
+    """The gate of an evaluation; splits have keys of their own."""
+    return Gate(trusted=settings.trusted, key=rounding_key(case, np.array(settings.random_state)[None]))
+
+
+def risk_range(risk: Array, gate: Gate) -> dict[str, float]:
+    """Limits between which calibration curves are drawn: at least 11 test patients are beyond each; NaN if too few."""
+    limits = gate.limits(risk) or (np.nan, np.nan)
+    return {
+        name: float(value if gate.trusted else round(value, RISK_DECIMALS))
+        for name, value in zip(("risk_low", "risk_high"), limits, strict=True)
+    }
 
 
 def definitions(model: methods.ScoreModel, cohorts: SplitCohorts, n_features: int) -> dict[str, Array]:

@@ -16,15 +16,16 @@ from phenotaste.baselines.classifier import read_labels
 from phenotaste.baselines.lasso import checked_grid as checked_strengths
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import cohort_digest
+from phenotaste.cohort.origin import learnt_warning
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate
 from phenotaste.errors import InputError
 from phenotaste.prediction import evaluation_tables as tables
 from phenotaste.prediction import methods
 from phenotaste.prediction.coefficients import fit_coefficients
-from phenotaste.prediction.evaluation import Evaluation
+from phenotaste.prediction.evaluation import Evaluation, as_csv
 from phenotaste.prediction.methods import TASTE_NAME, Candidate, TuningSettings
-from phenotaste.prediction.nested_split import EvaluationFolder, SplitSettings, Task, run_split
+from phenotaste.prediction.nested_split import EvaluationFolder, SplitSettings, Task, gate_of, run_split
 from phenotaste.prediction.split_cohorts import check_sizes, draw_split
 from phenotaste.runs.folder import RunSettings
 from phenotaste.runs.progress import Progress, Reporter
@@ -54,15 +55,18 @@ def evaluate(
     y: Any = None,
     *,
     ranks: Iterable[int] | int = (5, 10, 20),
-    lams: Iterable[float] | float = (0.1,),
+    lams: Iterable[float] | float = (0.01,),
     mus: Iterable[float] | float = (1.0,),
     splits: int = 5,
     baselines: Iterable[str] | str | None = None,
     C: Any = None,
-    weights: Literal["relative", "absolute"] = "relative",
-    n_init: int = 1,
+    objective: Literal["relative", "paper"] = "relative",
+    smooth: float | None = None,
+    balance: float = 0.5,
+    n_init: int | None = None,
     max_iter: int = 200,
     tol: float = 1e-4,
+    courses: bool = False,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     resamples: int = 1000,
     random_state: int = 0,
@@ -76,7 +80,8 @@ def evaluate(
 ) -> Evaluation:
     """Estimate how well phenotype scores predict a label, and compare with other methods, by repeated nested splits.
 
-    Patients are split into 75 % training, 10 % validation and 15 % test patients, `splits` times. On each split TASTE
+    Patients are split into 75 % training, 10 % validation and 15 % test patients, `splits` times; rows of one patient,
+    as with several index times, are in one part. On each split TASTE
     is fitted to the training patients, all patients are projected onto its definitions, and a lasso logistic regression
     is fitted to the training scores. Number of phenotypes, weights and strength of the lasso are those with the highest
     validation AUC. Only then are the test patients used.
@@ -89,7 +94,10 @@ def evaluate(
     splits : the number of splits.
     baselines : of "copa", "copa-static", "cntf", "gru", "raw", "raw-static"; by default those that do not need torch.
     C : strengths of the lasso to choose from, the paper's by default.
-    weights, n_init, max_iter, tol : as in `TASTE`, for all factorisations.
+    objective, smooth, balance : as in `TASTE`.
+    n_init, max_iter, tol : as in `TASTE`, for all factorisations; by default each has its own number of starts.
+    courses : use two features of each course beside the scores of factorisations: its share in the last quarter, and
+        its slope.
     settings : additional settings by method, as {"gru": {"max_epochs": 20}}.
     resamples : bootstrap samples of the patients, for intervals.
     random_state : an integer; the result does not depend on the number of threads.
@@ -113,10 +121,11 @@ def evaluate(
     source = load_source(c)
     source.check_output(out, "prediction")
     cohort, case = labelled_patients(source.cohort, y, drop_unlabelled)
-    check_sizes(case)
+    check_sizes(case, cohort.persons)
     tuning = TuningSettings(
         checked_ranks(ranks), checked_weights(lams, "lams"), checked_weights(mus, "mus"), checked_strengths(C),
-        weights, n_init, max_iter, tol, {name: dict(own) for name, own in (settings or {}).items()},
+        objective, smooth, balance, n_init, max_iter, tol, bool(courses),
+        {name: dict(own) for name, own in (settings or {}).items()},
     )  # fmt: skip
     names = methods.checked_methods(baselines, cohort.static is not None)
     n_splits = check_integer("splits", splits, min=1)
@@ -129,6 +138,8 @@ def evaluate(
         keep_risk=bool(patients),
     )
     check_fits(names, tuning, cohort)
+    if (sentence := learnt_warning(source.cohort.origin)) is not None:
+        warnings.warn(sentence, stacklevel=2)
     with ExitStack() as stack:
         path = stack.enter_context(temporary_folder(TEMPORARY_PREFIX)) if out is None else Path(out)
         folder = EvaluationFolder(path, private=common.keep_risk)
@@ -169,7 +180,7 @@ class Run:
             self.run_pending()
         except KeyboardInterrupt:
             if finished := self.folder.load_all(self.tasks):
-                self.folder.write("splits.csv", tables.splits_table(finished).to_csv(index=False))
+                self.folder.write("splits.csv", as_csv(tables.splits_table(finished), self.settings.trusted))
             raise
         return self.evaluation(self.folder.load_all(self.tasks))
 
@@ -186,7 +197,7 @@ class Run:
             self.folder.save(task, run_split(self.cohort, self.case, task, self.settings, on_fit))
 
     def evaluation(self, finished: tables.Finished) -> Evaluation:
-        gate = Gate(trusted=self.settings.trusted)
+        gate = gate_of(self.case, self.settings)
         coefficients = fit_coefficients(self.cohort, self.case, finished, self.settings, gate)
         for what, missing in (
             ("ROC curve", [task for task, result in finished.items() if "roc" not in result.arrays]),
@@ -210,17 +221,26 @@ class Run:
         )
 
     def test_patients(self, split: int) -> Array:
-        return draw_split(self.case, split, self.settings.random_state).test
+        return draw_split(self.case, split, self.settings.random_state, self.cohort.persons).test
 
     def counts(self, gate: Gate) -> dict[str, int | None]:
-        """Return the numbers of patients and cases, in total and in a test; None for a small count."""
-        test = self.test_patients(0)
-        return {
-            "patients": len(self.case),
-            "cases": int(self.case.sum()),  # at least 20, by check_sizes
-            "test_patients": len(test),
-            "test_cases": gate.count("prediction", "test cases", int(self.case[test].sum())),
+        """Return the rounded numbers of patients and cases, in total and in a test; None for a small count."""
+        persons, test = self.cohort.persons, np.zeros(len(self.case), bool)
+        test[self.test_patients(0)] = True
+
+        def count(rows: Array) -> int:
+            return len(np.unique(persons[rows]))
+
+        counts = {
+            "patients": count(np.ones(len(self.case), bool)),
+            "cases": count(self.case),
+            "test_patients": count(test),
+            "test_cases": count(test & self.case),
         }
+        shown = {name: gate.count(name, count) for name, count in counts.items()}
+        if None in shown.values():
+            gate.note("prediction", "numbers of patients and cases")
+        return shown
 
     def predictions(self, finished: tables.Finished) -> "pd.DataFrame":
         import pandas as pd

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.persons import BOTH, CASE_ONLY, CONTROL_ONLY, label_patterns, rows_of
 from phenotaste.core.records import Array
 from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.errors import InputError
@@ -36,28 +37,35 @@ class SplitCohorts(NamedTuple):
     static: Array
 
 
-def draw_split(case: Array, number: int, random_state: int) -> Split:
-    """Return split `number` of a cohort, which depends on the labels, the seed and the number only."""
+def draw_split(case: Array, number: int, random_state: int, persons: Array | None = None) -> Split:
+    """Return split `number` of a cohort, which depends on the labels, the seed and the number only.
+
+    `persons` are the numbers of the patients of the rows, where patients have several: all rows of a patient are in one
+    part.
+    """
     rng = np.random.default_rng([random_state, STREAM, number])
+    persons = np.arange(len(case)) if persons is None else persons
+    pattern = label_patterns(persons, case)
     parts: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
-    for label in (False, True):
-        members = rng.permutation(np.flatnonzero(case == label))
+    for stratum in (CONTROL_ONLY, CASE_ONLY, BOTH):
+        members = rng.permutation(np.flatnonzero(pattern == stratum))
         n_test, n_validation = round(TEST * len(members)), round(VALIDATION * len(members))
         cuts = np.split(members, [len(members) - n_validation - n_test, len(members) - n_test])
         for part, patients in zip(parts, cuts, strict=True):
             part.append(patients)
-    return Split(*(np.sort(np.concatenate(part)) for part in parts))
+    return Split(*(np.sort(rows_of(persons, np.concatenate(part))) for part in parts))
 
 
-def check_sizes(case: Array) -> None:
+def check_sizes(case: Array, persons: Array | None = None) -> None:
     """Refuse a cohort that is too small to be split; the message does not give its counts."""
-    for members, name in ((case, "cases"), (~case, "controls")):
-        if np.count_nonzero(members) < MIN_CLASS_SIZE:
+    pattern = label_patterns(np.arange(len(case)) if persons is None else persons, case)
+    for other, name in ((CONTROL_ONLY, "cases"), (CASE_ONLY, "controls")):
+        if np.count_nonzero(pattern != other) < MIN_CLASS_SIZE:
             raise InputError(
                 f"The cohort has fewer than {MIN_CLASS_SIZE} {name}, too few to be split for training, validation and "
                 "test: use a larger cohort."
             )
-    if sum(round(TEST * np.count_nonzero(case == label)) for label in (False, True)) < MIN_CELL_SIZE:
+    if sum(round(TEST * np.count_nonzero(pattern == stratum)) for stratum in range(3)) < MIN_CELL_SIZE:
         raise InputError(
             f"The cohort is too small: fewer than {MIN_CELL_SIZE} patients would be test patients; use a larger cohort."
         )
@@ -82,6 +90,8 @@ def with_columns(cohort: Cohort, features: Array, static: Array) -> Cohort:
         None if cohort.static is None else cohort.static[:, static],
         patient_ids=cohort.patient_ids,
         visit_times=cohort.visit_times,
+        last_times=cohort.last_times,
+        groups=cohort.groups,
         feature_names=None if names is None else names[features],
         static_names=None if static_names is None or not len(static) else static_names[static],
         allow_negative=cohort.allow_negative,

@@ -4,12 +4,14 @@ from typing import Any, NamedTuple
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.disclosure import Gate, printable, rounded
+from phenotaste.disclosure import Gate, printable
+from phenotaste.patients import Patients
 from phenotaste.report.courses import activity, activity_bands, months_since_first, typical_courses
 from phenotaste.report.definitions import (
     Factor,
     FeatureCounts,
     PhenotypeDefinitions,
+    Rates,
     count_features,
     definitions,
     feature_counts_at_fit,
@@ -17,11 +19,12 @@ from phenotaste.report.definitions import (
     merge_rows,
     most_similar,
     phenotype_map,
+    shown_rates,
 )
 from phenotaste.report.model_card import model_card
 from phenotaste.report.names import group_of, old_ages, static_label
-from phenotaste.report.overview import attrition, cohort_lines, fit_figures, loss_curve
-from phenotaste.report.patients import Groups, Patients, group_patients, patients_of
+from phenotaste.report.overview import attrition, cohort_lines, fit_figures, loss_curve, placement_lines
+from phenotaste.report.patients import Groups, group_patients, patients_of
 from phenotaste.report.profile import (
     Compared,
     LabelCounts,
@@ -69,23 +72,28 @@ def build(
     review : a review that the page starts from.
     """
     gate = Gate() if gate is None else gate
+    if cohort is not None:
+        gate = gate.for_rows(cohort.rows_per_patient)
     numbers = [group.number for group in model.groups] if hasattr(model, "groups") else None
     numbers = numbers or [r + 1 for r in range(model.V_.shape[1])]
     described = describe_patients(model, cohort, numbers, gate)
+    gate = described.gate
+    at_fit = gate.keyed(key_of_fit(model) or gate.key)
     counts = feature_counts_at_fit(model, described.feature_counts, gate)
-    defined = definitions(model, counts, gate)
+    defined = definitions(model, counts, at_fit)
     compared = compare_facts(model, described, defined, gate)
+    rates = shown_rates(model, defined.static, at_fit)
     evidence = temporal_evidence(selection)
     n_patients = 0 if described.groups is None else described.groups.n_patients
-    fit = fit_figures(model, n_patients, gate)
+    fit = fit_figures(model, n_patients, gate, at_fit)
     origin = None if cohort is None else cohort.origin
     return Content(
         version=__version__,
         title=printable(title),
         fingerprint=fingerprint(getattr(model, "model", model)),
-        overview=overview(model, described, defined, evidence, fit, origin, gate),
-        features=features(defined, described, compared, gate),
-        phenotypes=phenotypes(model, described, defined, compared, evidence, gate),
+        overview=overview(model, described, defined, evidence, fit, origin, at_fit),
+        features=features(defined, described, compared, rates, gate),
+        phenotypes=phenotypes(model, described, defined, compared, rates, evidence, gate),
         card=model_card(model, origin, described.lines, fit, gate),
         audit=list(gate.audit),
         review=None if review is None else Review.read(review).as_dict(),
@@ -94,10 +102,17 @@ def build(
     )
 
 
+def key_of_fit(model: Any) -> str | None:
+    """The key by which numbers of the patients of the fit are rounded; None for a model saved without it."""
+    base = getattr(model, "model", model)
+    return getattr(base, "rounding_key_", None)
+
+
 class Described(NamedTuple):
     """The patients to describe, and what was computed about them; only notes if they are too few."""
 
     numbers: list[int]
+    gate: Gate  # for these patients
     notes: list[str]
     patients: Patients | None = None
     groups: Groups | None = None
@@ -109,31 +124,32 @@ class Described(NamedTuple):
 
 
 def describe_patients(model: Any, cohort: Cohort | None, numbers: list[int], gate: Gate) -> Described:
-    if cohort is not None and len(cohort) < gate.min_group_size:
-        gate.note(
-            "overview", "everything about the cohort", f"it has fewer than {gate.min_cell_size} patients"
-        )
-        return Described(
-            numbers, [f"The cohort has fewer than {gate.min_cell_size} patients: nothing about it is shown."]
-        )
+    counts = None
+    if cohort is None:
+        gate = gate.keyed(key_of_fit(model) or fingerprint(getattr(model, "model", model)))
+    elif len(cohort):
+        counts, key = count_features(model, cohort)
+        gate = gate.keyed(key)
+    if cohort is not None and not gate.count("patients", len(cohort)):
+        return too_few("The cohort", numbers, gate)
     patients = patients_of(model, cohort)
     if patients is None:
-        return Described(numbers, ["No cohort was given: the page shows the definitions and the fit only."])
-    if len(patients.W) < gate.min_group_size:
-        gate.note(
-            "overview",
-            "everything about the patients of the fit",
-            f"there are fewer than {gate.min_cell_size}",
-        )
         return Described(
-            numbers, [f"There are fewer than {gate.min_cell_size} patients: nothing about them is shown."]
+            numbers, gate, ["No cohort was given: the page shows the definitions and the fit only."]
         )
+    if not gate.count("patients", len(patients.W)):
+        return too_few("The fit", numbers, gate)
     groups = group_patients(patients, numbers, gate)
     months = None if cohort is None else months_since_first(cohort)
     labels = None if cohort is None else count_labels(cohort.labels, groups, gate)
     lines = cohort_lines(patients, groups, cohort, months, labels, gate)
-    counts = None if cohort is None else count_features(model, cohort)
-    return Described(numbers, [], patients, groups, cohort, counts, months, labels, lines)
+    return Described(numbers, gate, [], patients, groups, cohort, counts, months, labels, lines)
+
+
+def too_few(whose: str, numbers: list[int], gate: Gate) -> Described:
+    reason = f"fewer than {gate.min_shown} patients after rounding"
+    gate.note("overview", f"everything about the patients of {whose.lower()}", reason)
+    return Described(numbers, gate, [f"{whose} has {reason}: nothing about them is shown."])
 
 
 def overview(
@@ -145,19 +161,22 @@ def overview(
     origin: Any,
     gate: Gate,
 ) -> Overview:
-    notes = [TRUSTED_NOTE, *described.notes] if gate.trusted else described.notes
+    notes = [*described.notes, *getattr(model, "warnings_", ())]
+    notes = [TRUSTED_NOTE, *notes] if gate.trusted else notes
     if not defined.temporal.names:
         notes = [
             *notes,
-            f"No feature is shown: fewer than {gate.min_cell_size} patients of the fit have any of them.",
+            "No feature is shown: too few patients of the fit have any of them.",
         ]
     curve, ending = loss_curve(model, gate)
     hidden: list[float | None] = [None] * len(described.numbers)
     sizes = hidden if described.groups is None else described.groups.prevalence
     return Overview(
         figures=fit,
-        cohort=described.lines,
-        attrition=None if described.groups is None else attrition(origin, described.groups.n_patients, gate),
+        cohort=described.lines + (placement_lines(origin) if described.lines else []),
+        attrition=None
+        if described.groups is None
+        else attrition(origin, described.groups.n_patients, described.gate),
         stability=overall_stability(evidence, described.numbers),
         map=phenotype_map(defined.temporal.weights, sizes),
         loss=curve,
@@ -180,7 +199,7 @@ def compare_facts(
 
 
 def features(
-    defined: PhenotypeDefinitions, described: Described, compared: list[Compared], gate: Gate
+    defined: PhenotypeDefinitions, described: Described, compared: list[Compared], rates: Rates, gate: Gate
 ) -> Features:
     """The features that are shown, with the share of patients that have each."""
     static = {fact.name: fact.share for fact in compared}
@@ -195,8 +214,8 @@ def features(
             for (group, label), share in zip(map(group_of, defined.temporal.names), temporal, strict=True)
         ],
         [
-            StaticFeature(static_label(name), share)
-            for name, share in zip(defined.static.names, shown_static, strict=True)
+            StaticFeature(static_label(name), shown_static[j], rates.cohort[j], rates.numeric[j])
+            for j, name in enumerate(defined.static.names)
         ],
     )
 
@@ -204,9 +223,11 @@ def features(
 def temporal_shares(factor: Factor, described: Described, gate: Gate) -> list[float | None]:
     if described.feature_counts is None or described.groups is None:
         return [None] * len(factor.names)
-    K = described.groups.n_patients
     counts = [int(described.feature_counts.temporal[rows].sum()) for rows in factor.sources]
-    return [None if gate.is_small(n) or gate.is_small(K - n) else rounded(n / K) for n in counts]
+    return [
+        gate.share(gate.count(f"temporal {name}", n), described.groups.n_shown)
+        for name, n in zip(factor.names, counts, strict=True)
+    ]
 
 
 def phenotypes(
@@ -214,6 +235,7 @@ def phenotypes(
     described: Described,
     defined: PhenotypeDefinitions,
     compared: list[Compared],
+    rates: Rates,
     evidence: Any,
     gate: Gate,
 ) -> list[Phenotype]:
@@ -233,6 +255,7 @@ def phenotypes(
                 mass=defined.mass(r),
                 stability=stability(evidence, number) if len(members) == 1 else None,
                 similar=similar[r],
+                rates=rates.phenotypes[r],
                 **patient_results(described, compared, r, gate),
             )
         )
@@ -246,16 +269,16 @@ def patient_results(described: Described, compared: list[Compared], r: int, gate
         return {}
     shown: dict[str, Any] = {
         "prevalence": groups.prevalence[r],
-        "leading": groups.leading(r),
+        "leading": groups.leading(r, gate),
         "profile": contrasts(compared, groups, r, gate),
         "outcome": outcome_link(described.labels, groups, r, gate),
     }
-    if groups.sizes[r] < gate.min_group_size:
-        if groups.sizes[r]:
-            gate.note(f"phenotype {described.numbers[r]}", "courses")
+    size = groups.shown[r]
+    if not size:
+        gate.note(f"phenotype {described.numbers[r]}", "courses")
         return shown
     active = activity(patients, r, groups.members(r))
     return shown | {
-        "course": activity_bands(active, described.months, gate),
-        "typical": typical_courses(active, groups.shown[r] is not None, gate),
+        "course": activity_bands(active, described.months, size, gate),
+        "typical": typical_courses(active, size, gate),
     }

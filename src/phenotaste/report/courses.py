@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phenotaste.cohort import Cohort
-from phenotaste.disclosure import Gate, rounded_all
-from phenotaste.report.patients import Integers, Matrix, Patients
+from phenotaste.disclosure import BASE, Gate, in_steps, rounded_all
+from phenotaste.patients import Integers, Matrix, Patients
 from phenotaste.report.schema import Band, Course, TypicalCourse
 
 N_POINTS = 21  # of a typical course, from first to last visit
@@ -17,7 +17,10 @@ LABELS = {1: ("all",), 2: ("early", "late"), 3: ("early", "middle", "late")}
 
 
 class Activity(NamedTuple):
-    """w·u of one phenotype at the visits of some patients, stacked."""
+    """w·u of one phenotype at the visits of some patients, stacked, in the data's own units.
+
+    Relative sizes would not do here: a unit of them is a patient's whole history, so that long ones would seem low.
+    """
 
     values: Matrix
     starts: Integers  # of each patient in `values`, and the end
@@ -37,9 +40,8 @@ def activity(patients: Patients, phenotype: int, chosen: Integers) -> Activity:
     """Return the activity in the patients at the chosen positions, which must have visits."""
     counts = patients.visits[chosen]
     starts = np.concatenate([[0], np.cumsum(counts)])
-    rows = np.repeat(patients.offsets[chosen] - starts[:-1], counts) + np.arange(starts[-1])
-    values = patients.U[rows, phenotype] * np.repeat(patients.W[chosen, phenotype], counts)
-    return Activity(values.astype(np.float64, copy=False), starts, rows)
+    values = patients.sizes_at_visits(chosen, phenotype) * np.repeat(patients.scale[chosen], counts)
+    return Activity(values, starts, patients.rows(chosen))
 
 
 def months_since_first(cohort: Cohort) -> NDArray[np.float32] | None:
@@ -53,10 +55,10 @@ def months_since_first(cohort: Cohort) -> NDArray[np.float32] | None:
     return (days / DAYS_PER_MONTH).astype(np.float32)
 
 
-def activity_bands(active: Activity, months: NDArray[np.float32] | None, gate: Gate) -> Course:
-    """Median and quartiles by visit number and by month; points of fewer than 11 patients are left out."""
-    by_visit = band(active.number, smoothed(active), 1, 1, gate)
-    return Course(by_visit, None if months is None else by_month(active, months[active.rows], gate))
+def activity_bands(active: Activity, months: NDArray[np.float32] | None, size: int, gate: Gate) -> Course:
+    """Median and quartiles by visit number and by month, of a group of patients whose rounded size is shown."""
+    by_visit = band(active.number, smoothed(active), 1, 1, size, gate)
+    return Course(by_visit, None if months is None else by_month(active, months[active.rows], size, gate))
 
 
 def smoothed(active: Activity, reach: int = 2) -> Matrix:
@@ -72,57 +74,67 @@ def smoothed(active: Activity, reach: int = 2) -> Matrix:
     return np.maximum(sums[last] - sums[first], 0.0) / (last - first)
 
 
-def by_month(active: Activity, months: NDArray[np.float32], gate: Gate) -> Band | None:
+def by_month(active: Activity, months: NDArray[np.float32], size: int, gate: Gate) -> Band | None:
     """Quartiles by month; the visits of a patient within a month are averaged first."""
     month, owner = np.floor(months).astype(np.int64), active.owner
-    last = last_shown(month, owner, gate)
-    width = max(1, -(-(last + 1) // MAX_POINTS))
+    shown = shown_points(month[changes(month, owner)], gate)
+    width = max(1, -(-(int(shown.max(initial=0)) + 1) // MAX_POINTS))
     bin_ = month // width
-    first = np.flatnonzero(np.concatenate([[True], (np.diff(bin_) != 0) | (np.diff(owner) != 0)]))
+    first = np.flatnonzero(changes(bin_, owner))
     means = np.add.reduceat(active.values, first) / np.diff(np.append(first, len(bin_)))
-    return band(bin_[first], means, 0, width, gate)
+    return band(bin_[first], means, 0, width, size, gate)
 
 
-def last_shown(month: Integers, owner: Integers, gate: Gate) -> int:
-    """The last month in which enough patients have visits."""
-    changes = np.concatenate([[True], (np.diff(month) != 0) | (np.diff(owner) != 0)])
-    patients = np.bincount(month[changes])
-    shown = np.flatnonzero(patients >= gate.min_group_size)
-    return int(shown[-1]) if len(shown) else 0
+def changes(key: Integers, owner: Integers) -> NDArray[np.bool_]:
+    return np.concatenate([[True], (np.diff(key) != 0) | (np.diff(owner) != 0)])
 
 
-def band(keys: Integers, values: Matrix, offset: int, width: int, gate: Gate) -> Band | None:
+def shown_points(keys: Integers, gate: Gate) -> Integers:
+    """The points of a band, which enough patients reach; it ends after up to 5 points, or a multiple of 5.
+
+    A band that ended anywhere would show how long the history of one patient is.
+    """
+    counts = np.bincount(keys).tolist()
+    enough = [gate.rounded("point of a course", n) >= max(gate.min_shown, 1) for n in counts]
+    shown = np.flatnonzero(enough)
+    end = int(shown[-1]) + 1 if len(shown) else 0
+    return shown[shown < (end if gate.trusted or end < BASE else end - end % BASE)]
+
+
+def band(keys: Integers, values: Matrix, offset: int, width: int, size: int, gate: Gate) -> Band | None:
     """Quartiles of the values of each key; no patient may have two values at one key."""
     counts = np.bincount(keys)
     order = np.lexsort((values, keys))
-    ordered, begin = values[order], np.cumsum(counts) - counts
-    shown = np.flatnonzero(counts >= gate.min_group_size)[:MAX_POINTS]
+    shown = shown_points(keys, gate)[:MAX_POINTS]
     if len(shown) < 2:
         return None
-    low, median, high = (quantile(ordered, begin[shown], counts[shown], q) for q in (0.25, 0.5, 0.75))
-    return Band(
-        [float(offset + key * width) for key in shown],
-        rounded_all(median),
-        rounded_all(low),
-        rounded_all(high),
+    tops = np.sort(values)
+    top = float(tops[-min(len(tops), gate.min_group_size)])
+    low, median, high = (
+        quantile(values[order], np.cumsum(counts) - counts, counts, q, gate)[shown] for q in (0.25, 0.5, 0.75)
     )
+    points = [
+        rounded_all(curve) if gate.trusted else in_steps(np.minimum(curve, top), top, size)
+        for curve in (median, low, high)
+    ]
+    return Band([float(offset + key * width) for key in shown], *points)
 
 
-def quantile(ordered: Matrix, begin: Integers, counts: Integers, q: float) -> Matrix:
-    position = begin + q * (counts - 1)
-    before = np.floor(position).astype(np.int64)
-    after = np.minimum(before + 1, begin + counts - 1)
-    return ordered[before] + (position - before) * (ordered[after] - ordered[before])
+def quantile(ordered: Matrix, begin: Integers, counts: Integers, q: float, gate: Gate) -> Matrix:
+    """The mean of the 11 values around the quantile of each group: no point is of a single patient."""
+    n = np.minimum(gate.min_group_size, counts)
+    first = begin + np.clip(np.rint(q * (counts - 1) - (n - 1) / 2).astype(np.int64), 0, counts - n)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    return np.divide(sums[first + n] - sums[first], n, out=np.zeros(len(n)), where=n > 0)
 
 
-def typical_courses(active: Activity, count_shown: bool, gate: Gate) -> list[TypicalCourse]:
+def typical_courses(active: Activity, size: int, gate: Gate) -> list[TypicalCourse]:
     """Mean courses of the patients whose activity is early, in the middle, and late, at least 11 in each group."""
-    n_patients = len(active.starts) - 1
-    labels = LABELS[min(max(n_patients // gate.min_group_size, 1), len(LABELS))]
+    labels = LABELS[min(max(size // max(gate.min_shown, 1), 1), len(LABELS))]
     order = np.argsort(mean_time(active), kind="stable")
     curves = resampled(active)
     return [
-        TypicalCourse(label, len(group) if count_shown else None, rounded_all(curves[group].mean(axis=0)))
+        TypicalCourse(label, gate.curve(curves[group], size // len(labels)))
         for label, group in zip(labels, np.array_split(order, len(labels)), strict=True)
     ]
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import align, columns_of_fitted, patients_having
-from phenotaste.disclosure import Gate, rounded
+from phenotaste.disclosure import MIN_CELL_SIZE, Gate, rounded, rounding_key
 from phenotaste.errors import InputError
 from phenotaste.metrics import cosines
+from phenotaste.patients import Integers, Matrix
 from phenotaste.phenotypes import scaled
 from phenotaste.report import names
-from phenotaste.report.patients import Integers, Matrix
 from phenotaste.report.schema import MapPoint, Mass, Similar, Weights
 
 MIN_WEIGHT = 0.0005
@@ -56,9 +56,34 @@ class FeatureCounts(NamedTuple):
     static: Integers
 
 
-def count_features(model: Any, cohort: Cohort) -> FeatureCounts:
-    aligned = align(cohort, columns_of_fitted(model))
-    return FeatureCounts(*patients_having(aligned.shard, len(model.V_)))
+class Rates(NamedTuple):
+    """Rates of the static features that may be shown, in the patients of the fit; None where they are withheld."""
+
+    cohort: list[float | None]
+    phenotypes: list[list[float | None]]  # for each phenotype, among the patients who have it
+    numeric: list[bool]  # means of values other than 0 and 1
+
+
+def shown_rates(model: Any, static: Factor, gate: Gate) -> Rates:
+    """The rates that the model was saved with, summed for merged levels; they passed the gate at the fit."""
+    cohort, having = getattr(model, "static_rates_", None), getattr(model, "phenotype_rates_", None)
+    R, n = model.V_.shape[1], len(static.names)
+    if cohort is None or having is None or gate.min_cell_size > MIN_CELL_SIZE:
+        return Rates([None] * n, [[None] * n] * R, [False] * n)
+    numeric = getattr(model, "static_numeric_", None)
+    numeric = np.zeros(len(cohort)) if numeric is None else numeric
+    return Rates(
+        [rounded(float(cohort[rows].sum())) for rows in static.sources],
+        [[rounded(float(having[rows, r].sum())) for rows in static.sources] for r in range(R)],
+        [bool(numeric[rows].any()) for rows in static.sources],
+    )
+
+
+def count_features(model: Any, cohort: Cohort) -> tuple[FeatureCounts, str]:
+    """Count the patients that have each feature, and return the key by which numbers of the cohort are rounded."""
+    shard = align(cohort, columns_of_fitted(model)).shard
+    counts = FeatureCounts(*patients_having(shard, len(model.V_)))
+    return counts, rounding_key(shard.offsets, shard.static, counts.temporal, cohort.labels)
 
 
 def feature_counts_at_fit(model: Any, in_cohort: FeatureCounts | None, gate: Gate) -> FeatureCounts:
@@ -105,7 +130,13 @@ def select_rows(matrix: Matrix, unreviewed: Matrix, rows: Rows, gate: Gate) -> F
     merged_names, sources = merge_rows(rows.names, rows.merged)
     counts = np.array([rows.patients[source].sum() for source in sources], np.int64)
     dated = np.array([names.has_date(name) for name in merged_names], bool)
-    rare = counts < gate.min_cell_size
+    rare = np.array(
+        [
+            gate.count(f"{rows.kind} {name}", int(n)) is None
+            for name, n in zip(merged_names, counts, strict=True)
+        ],
+        bool,
+    )
     if not gate.trusted:
         note_hidden(gate, f"{rows.kind} feature", rare, dated)
         if rows.merged:
@@ -120,7 +151,7 @@ def select_rows(matrix: Matrix, unreviewed: Matrix, rows: Rows, gate: Gate) -> F
 
 def note_hidden(gate: Gate, noun: str, rare: np.ndarray, dated: np.ndarray) -> None:
     reasons = (
-        (int(rare.sum()), f"fewer than {gate.min_cell_size} patients of the fit have it"),
+        (int(rare.sum()), f"fewer than {gate.min_shown} patients of the fit have it, after rounding"),
         (int((dated & ~rare).sum()), "its name holds a date"),
     )
     for count, reason in reasons:

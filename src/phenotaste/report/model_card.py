@@ -5,17 +5,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from phenotaste import __version__
-from phenotaste.disclosure import Gate, printable
+from phenotaste.disclosure import BASE, Gate, printable
+from phenotaste.patients import MIN_PRESENT_SHARE
 from phenotaste.report.names import OLDEST, without_dates
 from phenotaste.report.schema import CardSection, Lines
 
 SETTINGS = {
     "rank": "Phenotypes",
+    "objective": "Objective",
     "lam": "Weight of static features",
     "mu": "Weight of the uniqueness term",
+    "smooth": "Weight of smooth courses",
+    "balance": "Influence of a patient",
     "weights": "Kind of weights",
-    "normalize": "Definitions at unit norm",
-    "solver": "Solver",
     "init": "Initialisation",
     "n_init": "Number of starts",
     "max_iter": "Maximum number of iterations",
@@ -71,9 +73,10 @@ LIMITS = [
     "Codes are recorded for billing and care: what was not recorded is not seen, and patients who visit more often "
     "have more codes.",
     "Weights are shares of the largest weight in the model, so they compare within it, not between models.",
-    "The leading phenotype is the one that explains most of a patient's record; many patients have several.",
-    "Activity is the patient's score times the course over the visits; it has no unit. Over visits it is averaged over "
-    "five neighbouring ones, over months over the visits of a month.",
+    "The leading phenotype is the one that explains most of a patient's record; many patients have several. A patient "
+    f"has a phenotype that leads, or whose share of the squared sizes is at least {MIN_PRESENT_SHARE:g}.",
+    "Activity is the patient's score times the course over the visits, in the data's own units. Over visits it is "
+    "averaged over five neighbouring ones, over months over the visits of a month.",
 ]
 
 
@@ -92,7 +95,7 @@ def source(origin: Mapping[str, Any] | None) -> Lines:
 
 def settings(model: Any) -> Lines:
     base = getattr(model, "model", model)
-    params = base.get_params()
+    params = base.get_params() | {"n_init": base._n_starts()}
     return [(label, str(params[name])) for name, label in SETTINGS.items() if name in params]
 
 
@@ -103,7 +106,9 @@ def disclosure(gate: Gate) -> str:
             "not see the patients' records."
         )
     return (
-        f"No figure here is of fewer than {gate.min_cell_size} patients, or reveals one by subtraction; features that "
-        "fewer patients of the fit have are left out; there are no patient identifiers and no dates; ages from "
-        f"{OLDEST} up are one band. What is hidden is listed at the end of the page."
+        f"No figure here is of fewer than {gate.min_cell_size} patients: counts are rounded at random to multiples of "
+        f"{BASE}, those rounded to less than {gate.min_shown} are withheld, zero included, and shares are computed "
+        "from rounded counts. Means are winsorised and rounded. Features that fewer patients of the fit have are left "
+        f"out; there are no patient identifiers and no dates; ages from {OLDEST} up are one band. What is withheld is "
+        "listed at the end of the page."
     )

@@ -40,7 +40,7 @@ COLOUR_MAPS = {"temporal": "Blues", "static": "Reds"}
 MAX_ROWS = 60  # of one kind in the heat map of definitions
 MIN_WEIGHT = 0.1  # a feature is in it if its weight in some phenotype is at least this
 PREFIXES = {"diagnosis": "Dx ", "medication": "Rx ", "procedure": "Px ", "other": ""}
-TOO_FEW = "not shown: too few patients"  # or the number could be derived from it
+WITHHELD = "withheld"  # too few patients, or a number of too few could be derived from it
 
 
 def save_all(
@@ -201,7 +201,7 @@ def prevalence(content: Content) -> "Figure":
         if lead is not None:
             axis.barh(y, 100 * lead, height=0.28, color=BLUE, label="it leads in")
         if have is None and lead is None:
-            axis.text(0, y, f"  {TOO_FEW}", va="center", fontsize=8, color=GREY)
+            axis.text(0, y, f"  {WITHHELD}", va="center", fontsize=8, color=GREY)
     axis.set_xlim(left=0)
     set_labels(axis, "Patients that have a phenotype, and in whom it leads", title_size=TITLE_SIZE)
     axis_legend(axis)
@@ -218,7 +218,7 @@ def outcome(content: Content) -> "Figure":
         link = phenotype.outcome
         if link is None or link.odds_ratio is None or link.low is None or link.high is None:
             axis.text(
-                1.0, y, TOO_FEW, va="center", ha="center", fontsize=8, color=GREY, backgroundcolor="white"
+                1.0, y, WITHHELD, va="center", ha="center", fontsize=8, color=GREY, backgroundcolor="white"
             )
             continue
         axis.plot([link.low, link.high], [y, y], color=BLUE, linewidth=1.5)

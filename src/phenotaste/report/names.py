@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from phenotaste.disclosure import printable
+from phenotaste.disclosure import AGE_WORDS, OLDEST, printable
 from phenotaste.report.schema import FeatureGroup
 
-OLDEST = 90  # ages from this one up are one band
 GROUPS: dict[str, FeatureGroup] = {"Dx_": "diagnosis", "Rx_": "medication", "Px_": "procedure"}
 
 DATE = re.compile(
@@ -16,15 +15,10 @@ DATE = re.compile(
     r"|(?<==)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))(?!\d)"
 )
 MOMENT = r"\b(?:at|index|first|last|visit|entry|baseline|diagnosis|enrolment|enrollment)\b"
-FILLER = (
-    "at|index|group|band|range|category|class|years?|yrs?|old|between|from|over|above|greater|than|more|older|equal|"
-    "to|or|is|in|the|of|first|last|visit|entry|baseline|diagnosis|enrolment|enrollment|least|under|less|below|up|and"
-)
 # The word "age", then only punctuation and words that go with an age, then a number.
 AGE = re.compile(
-    rf"(?i)(?<![a-z])(ages?|aged)((?:[^a-z0-9]|(?:{FILLER})(?![a-z]))*?)(\d{{1,3}})(?!\d)(.*)$", re.S
+    rf"(?i)(?<![a-z])(ages?|aged)((?:[^a-z0-9]|(?:{AGE_WORDS})(?![a-z]))*?)(\d{{1,3}})(?!\d)(.*)$", re.S
 )
-AGE_ITSELF = re.compile(rf"(?i)^(?:.*[^a-z])?ages?(?:[^a-z0-9]|(?:{FILLER})(?![a-z]))*$", re.S)
 UP_TO = re.compile(r"(?i)(<|under|less|below|up[^a-z]*to)")
 INCLUDED = re.compile(r"(?i)(=\s*$|equal|up[^a-z]*to)")
 BEYOND = re.compile(r"(?i)(>|over|above|greater|older|more|least)")
@@ -61,11 +55,6 @@ def has_date(name: str) -> bool:
 
 def without_dates(text: str) -> str:
     return DATE.sub("(date)", text)
-
-
-def is_age(name: str) -> bool:
-    """Whether a numeric column of this name holds ages."""
-    return AGE_ITSELF.match(name) is not None
 
 
 def age_band(name: str) -> AgeBand | None:

@@ -9,32 +9,37 @@ import numpy as np
 
 from phenotaste.cohort import Cohort
 from phenotaste.core.loop import Outcome
-from phenotaste.disclosure import Gate, printable, rounded, rounded_all
+from phenotaste.disclosure import Gate, printable, rounded_all
+from phenotaste.patients import Patients
 from phenotaste.report.names import without_dates
-from phenotaste.report.patients import Groups, Patients
+from phenotaste.report.patients import Groups
 from phenotaste.report.profile import LabelCounts, follow_up
 from phenotaste.report.schema import AttritionStep, Lines
 from phenotaste.storage.encoding import json_value
 from phenotaste.taste import TASTE
 
 WHERE = "overview"
-NOT_SHOWN = "not shown"
+NOT_SHOWN = "withheld"
 MAX_STEPS = 50
+LOSS_DIGITS = 4
+PERCENT_STEP = 5
 
 
-def fit_figures(model: Any, n_patients: int, gate: Gate) -> Lines:
-    """Patients, number of phenotypes, and quality of the fit; only the second if fewer than 11 were fitted."""
+def fit_figures(model: Any, n_patients: int, gate: Gate, at_fit: Gate) -> Lines:
+    """Patients, number of phenotypes, and quality of the fit; only the second if too few were fitted.
+
+    `at_fit` is the gate for the patients of the fit.
+    """
     phenotypes = ("Phenotypes", f"{model.V_.shape[1]:,}")
-    if model.n_patients_ < gate.min_group_size:
+    fitted = at_fit.count("patients", model.n_patients_)
+    if fitted is None:
         gate.note(WHERE, "figures of the fit")
         return [phenotypes]
-    described = ("Patients", f"{n_patients:,}")
-    fitted = gate.count(WHERE, "patients of the fit", model.n_patients_, abs(model.n_patients_ - n_patients))
-    patients = [described, ("Fitted on", NOT_SHOWN if fitted is None else f"{fitted:,} patients")]
-    if n_patients == model.n_patients_:
-        patients = [described]
-    elif not n_patients:
-        patients = [("Patients", f"{model.n_patients_:,}")]
+    patients = [("Patients", about(gate.rounded("patients", n_patients), gate))]
+    if not n_patients:
+        patients = [("Patients", about(fitted, gate))]
+    elif gate.key != at_fit.key:
+        patients.append(("Fitted on", f"{about(fitted, gate)} patients"))
     return [
         *patients,
         phenotypes,
@@ -42,6 +47,11 @@ def fit_figures(model: Any, n_patients: int, gate: Gate) -> Lines:
         ("RMSE", format_finite(model.rmse_, ".3g")),
         ("Outcome", str(model.outcome_).replace("_", " ")),
     ]
+
+
+def about(count: int | None, gate: Gate) -> str:
+    """A rounded count as text."""
+    return NOT_SHOWN if count is None else f"{count:,}" if gate.trusted else f"about {count:,}"
 
 
 def format_finite(value: float, spec: str) -> str:
@@ -52,9 +62,9 @@ def loss_curve(model: Any, gate: Gate) -> tuple[list[float], str]:
     """The objective after each iteration, and how the fit ended."""
     outcome = str(model.outcome_)
     ending = f"{outcome.replace('_', ' ')}: {Outcome(outcome).advice}"
-    if model.n_patients_ < gate.min_group_size or not np.isfinite(model.loss_curve_).all():
+    if gate.count("patients", model.n_patients_) is None or not np.isfinite(model.loss_curve_).all():
         return [], ending
-    return rounded_all(model.loss_curve_, 6), ending
+    return rounded_all(model.loss_curve_, LOSS_DIGITS), ending
 
 
 def cohort_lines(
@@ -65,20 +75,28 @@ def cohort_lines(
     labels: LabelCounts | None,
     gate: Gate,
 ) -> Lines:
-    """Visits, follow-up, codes and cases; medians with quartiles."""
+    """Visits, follow-up, codes and cases; medians with quartiles over the patients."""
     visits = patients.visits
-    lines: Lines = [("Visits", f"{int(visits.sum()):,}"), ("Visits per patient", quartiles(visits))]
     seen = visits > 0
-    if cohort is not None and np.count_nonzero(seen) >= gate.min_group_size:
-        lines.append(("Codes per visit", quartiles(np.diff(cohort.visits.indptr))))
+    lines: Lines = [
+        ("Visits", about(gate.total("visits", visits), gate)),
+        ("Visits per patient", quartiles("visits", visits, gate)),
+    ]
+    if cohort is not None:
+        codes = np.diff(cohort.visits.indptr[cohort.offsets])[seen] / visits[seen]
+        lines.append(("Codes per visit", quartiles("codes", codes, gate)))
         if months is not None:
-            lines.append(("Follow-up in months", quartiles(follow_up(cohort, months)[seen])))
+            lines.append(
+                ("Follow-up in months", quartiles("follow-up", follow_up(cohort, months)[seen], gate))
+            )
         elif cohort.visit_times is not None:
-            lines.append(("Follow-up in time units", quartiles(time_spans(cohort)[seen])))
+            unit = {None: "time units", "order": "ranks"}
+            stated = (cohort.origin or {}).get("time_unit")
+            spans = quartiles("follow-up", time_spans(cohort)[seen], gate)
+            lines.append((f"Follow-up in {unit.get(stated, stated)}", spans))
     lines += history_lines(patients, groups, gate)
     if labels is not None:
-        cases, controls = (int(n) for n in labels.counts.sum(axis=0)[:2])
-        lines.append(("Cases", f"{cases / (cases + controls):.1%} of patients with a label"))
+        lines.append(("Cases", f"{labels.share:.1%} of patients with a label"))
     return lines
 
 
@@ -92,29 +110,62 @@ def time_spans(cohort: Cohort) -> np.ndarray:
     return spans
 
 
-def quartiles(values: np.ndarray) -> str:
-    low, median, high = (f"{rounded(float(q)):g}" for q in np.quantile(values, (0.25, 0.5, 0.75)))
+def quartiles(what: str, values: np.ndarray, gate: Gate) -> str:
+    found = gate.quantiles(what, values)
+    if found is None:
+        return NOT_SHOWN
+    low, median, high = (f"{value:g}" for value in found)
     return f"median {median} (quartiles {low} to {high})"
 
 
 def history_lines(patients: Patients, groups: Groups, gate: Gate) -> Lines:
-    """Numbers of patients without visits, with short histories, and without a phenotype, where they may be shown."""
+    """Numbers of patients without visits, with short histories, and without a phenotype.
+
+    A line that is left out would show that there are none.
+    """
     rank, visits = patients.W.shape[1], patients.visits
     empty, short = int(np.sum(visits == 0)), int(np.sum((visits > 0) & (visits < rank)))
-    without = groups.without_phenotype
-    shown = gate.parts(WHERE, "short and empty histories", [empty, short, len(visits) - empty - short])
-    if without is not None and gate.is_small(
-        without - empty
-    ):  # patients with visits, but without a phenotype
-        gate.note(WHERE, "empty histories")
-        shown = [None, None, None]
-    labels = ("Without visits", f"Fewer visits than phenotypes ({rank})", "Without any phenotype")
-    counts = (*shown[:2], without)
-    return [
-        (label, NOT_SHOWN if count is None else f"{count:,} patients")
-        for label, count in zip(labels, counts, strict=True)
-        if count != 0
-    ]
+    counts = {
+        "Without visits": gate.count("empty histories", empty),
+        f"Fewer visits than phenotypes ({rank})": gate.count("short histories", short),
+        "Without any phenotype": groups.without_phenotype,
+    }
+    if None in counts.values():
+        gate.note(WHERE, "short and empty histories")
+    words = {
+        label: f"{about(count, gate)}{'' if count is None else ' patients'}"
+        for label, count in counts.items()
+    }
+    return list(words.items())
+
+
+PLACEMENT = {
+    "events_with_encounter": "in their own encounter",
+    "events_covered_by_encounter": "placed in one that covers their time",
+    "events_near_encounter": "in one near it",
+    "events_by_day": "in none, as visits by day",
+}
+
+
+def placement_lines(origin: Mapping[str, Any] | None) -> Lines:
+    """How events came to their encounters, in steps of 5 %: exact numbers could be those of few patients."""
+    quality = (origin or {}).get("quality")
+    if not isinstance(quality, Mapping):
+        return []
+    counts = {words: quality.get(key) for key, words in PLACEMENT.items()}
+    total = sum(count for count in counts.values() if isinstance(count, int))
+    if not total or counts["in their own encounter"] == total:
+        return []
+    shares = {words: count / total for words, count in counts.items() if isinstance(count, int) and count}
+    return [("Events", ", ".join(f"{in_percent(share)} {words}" for words, share in shares.items()))]
+
+
+def in_percent(share: float) -> str:
+    return (
+        f"under {PERCENT_STEP}%"
+        if share < PERCENT_STEP / 200
+        else f"{PERCENT_STEP * round(100 * share / PERCENT_STEP)}%"
+    )
 
 
 def attrition(origin: Mapping[str, Any] | None, n_patients: int, gate: Gate) -> list[AttritionStep] | None:
@@ -126,15 +177,18 @@ def attrition(origin: Mapping[str, Any] | None, n_patients: int, gate: Gate) -> 
     steps = steps[:MAX_STEPS]
     if not steps:
         return None
-    if steps[-1][1] != n_patients:
+    if gate.rounded("patients", steps[-1][1]) != gate.rounded("patients", n_patients):
         steps.append(("chosen for this report", n_patients))
-    shown = gate.chain(WHERE, "steps of attrition", [count for _, count in steps])
-    before = [None, *shown[:-1]]
+    counts = [gate.count("patients", count) for _, count in steps]
+    removed = [
+        None if left is None or had is None or had - left < gate.min_shown else had - left
+        for had, left in zip([None, *counts[:-1]], counts, strict=True)
+    ]
+    if None in (*counts, *removed[1:]):
+        gate.note(WHERE, "steps of attrition")
     return [
-        AttritionStep(
-            without_dates(printable(step)), left, None if left is None or had is None else had - left
-        )
-        for (step, _), left, had in zip(steps, shown, before, strict=True)
+        AttritionStep(without_dates(printable(step)), left, fewer)
+        for (step, _), left, fewer in zip(steps, counts, removed, strict=True)
     ]
 
 
@@ -152,7 +206,7 @@ class FitSummary:
     >>> model = TASTE(rank=3, random_state=0).fit(cohort)
     >>> summary = report.fit_summary(model)
     >>> summary.patients, summary.iterations, summary.converged, summary.advice
-    (60, 18, True, 'The objective stopped improving.')
+    (60, 21, True, 'The objective stopped improving.')
     """
 
     phenotypes: int
@@ -169,6 +223,7 @@ class FitSummary:
     starts: int
     outcome: str
     advice: str
+    warnings: list[str]  # what is unusual about the scores
     seconds: float | None = None
 
     @property
@@ -199,7 +254,7 @@ class FitSummary:
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
         >>> model = TASTE(rank=3, random_state=0).fit(cohort)
         >>> dict(report.fit_summary(model).lines())["CPI"]
-        '0.991 (near 1, the phenotypes are unique)'
+        '1.000 (near 1, the phenotypes are unique)'
         """
         lines = [
             ("Patients", f"{self.patients:,}"),
@@ -241,7 +296,7 @@ def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
     >>> model = TASTE(rank=3, random_state=0).fit(cohort)
     >>> for label, text in report.fit_summary(model, seconds=0.4).lines()[-3:]:
     ...     print(f"{label}: {text}")
-    Iterations: 18 (best of 1 start)
+    Iterations: 21 (best of 4 starts)
     Time: 0.4 s
     Outcome: converged
     """
@@ -257,8 +312,9 @@ def fit_summary(model: TASTE, seconds: float | None = None) -> FitSummary:
         cpi=float(model.cpi_),
         objective=float(model.loss_curve_[-1]),
         iterations=model.n_iter_,
-        starts=model.n_init,
+        starts=model._n_starts(),
         outcome=model.outcome_,
         advice=Outcome(model.outcome_).advice,
+        warnings=list(getattr(model, "warnings_", ())),
         seconds=seconds,
     )

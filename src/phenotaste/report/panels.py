@@ -52,7 +52,7 @@ def typical_courses(content: Content) -> "Figure":
             along = np.linspace(0, 100, len(curve.curve))
             axis.plot(along, curve.curve, label=LABELS[curve.label], **STYLES[curve.label])
         if not phenotype.typical:
-            too_few(axis)
+            withheld(axis)
     axes[0].set_ylim(bottom=0)
     panel_legend(figure, axes, list(LABELS.values()))
     return figure
@@ -73,7 +73,7 @@ def draw_bands(content: Content, bands: list[Band | None], x_label: str) -> "Fig
     figure, axes = phenotype_panels(content, title, x_label, "activity")
     for band, axis in zip(bands, axes, strict=True):
         if band is None:
-            too_few(axis)
+            withheld(axis)
             continue
         axis.fill_between(
             band.x,
@@ -119,7 +119,7 @@ def draw_profile(axis: "Axes", phenotype: Phenotype, limit: float) -> None:
     axis.hlines(rows, 0.0, effects, color=GREY, linewidth=1)
     axis.plot(effects, rows, "o", color=RED, markersize=5)
     if not shown:
-        too_few(axis)
+        withheld(axis)
 
 
 def phenotype_panels(
@@ -157,5 +157,5 @@ def phenotype_label(phenotype: Phenotype, length: int = SHORT_NAME) -> str:
     return escape_name(f"P{phenotype.number}. {phenotype.name}", length)
 
 
-def too_few(axis: "Axes") -> None:
-    axis.text(0.5, 0.4, "too few\npatients", transform=axis.transAxes, ha="center", fontsize=8, color=GREY)
+def withheld(axis: "Axes") -> None:
+    axis.text(0.5, 0.4, "withheld", transform=axis.transAxes, ha="center", fontsize=8, color=GREY)

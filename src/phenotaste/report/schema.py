@@ -1,6 +1,6 @@
 """The content of page, figures and tables, as plain records.
 
-Every number about patients has passed the gate in `disclosure`; None stands for a hidden one.
+Every number about patients has passed the gate in `disclosure`; None stands for a withheld one.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -63,6 +63,8 @@ class TemporalFeature:
 class StaticFeature:
     name: str
     share: float | None
+    rate: float | None = None  # in the patients of the fit: their share, or their mean if `numeric`
+    numeric: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Leading:
 
 @dataclass(frozen=True)
 class Band:
-    """Median and quartiles of activity at each x, of at least 11 patients each."""
+    """Median and quartiles of activity at each x, each a mean over the 11 patients around it."""
 
     x: list[float]
     median: list[float]
@@ -108,13 +110,15 @@ class TypicalCourse:
     """The mean over a group of patients, at 21 points from first to last visit."""
 
     label: str
-    patients: int | None
     curve: list[float]
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A fact about the patients a phenotype leads in and about all others; effect: standardised mean difference."""
+    """A fact about the patients a phenotype leads in and about all others; effect: standardised mean difference.
+
+    Shares are quotients of rounded counts, means are winsorised and rounded.
+    """
 
     feature: str
     kind: Literal["share", "mean"]
@@ -173,6 +177,8 @@ class Phenotype:
     outcome: OutcomeLink | None = None
     stability: Stability | None = None
     similar: list[Similar] = field(default_factory=list)
+    # Of each static feature among the patients of the fit who have the phenotype, in the order of `Features.static`.
+    rates: list[float | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

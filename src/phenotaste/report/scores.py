@@ -10,7 +10,7 @@ import numpy as np
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.report.patients import Patients
+from phenotaste.patients import Patients
 from phenotaste.review import Reviewed, fingerprint
 from phenotaste.storage.atomic import check_output_file, replace_file
 from phenotaste.taste import TASTE, Projection
@@ -47,6 +47,12 @@ def write_scores(
 ) -> Scoring:
     """Score a cohort and write a row for each patient, and into `courses`, if given, a row for each visit.
 
+    Of each patient: `phenotype_1`, ..., the score, the size of a phenotype relative to the patient's whole record;
+    `amount_1`, ..., the same in the data's own units; `share_1`, ..., its part of the sum of the squared sizes. Of
+    each visit: `phenotype_1`, ..., the size at that visit (score × course). Amounts and shares are zero for
+    patients without a history, whose scores are from the static features and the mean score. Where patients have
+    several rows, one for each index time, the column `group` has the patient.
+
     Under a review, columns have the reviewer's names, those of merged phenotypes are summed, and those of rejected
     ones are left out. The metadata of the files, under "phenotaste", identify the model and its phenotypes.
 
@@ -60,7 +66,7 @@ def write_scores(
     >>> write_scores(model, cohort, "scores.parquet").patients
     60
     >>> pd.read_parquet("scores.parquet").columns[:7].tolist()
-    ['patient', 'phenotype_1', 'phenotype_2', 'phenotype_3', 'share_1', 'share_2', 'share_3']
+    ['patient', 'phenotype_1', 'phenotype_2', 'phenotype_3', 'amount_1', 'amount_2', 'amount_3']
     """
     import pyarrow.parquet as pq
 
@@ -109,15 +115,17 @@ def metadata(model: TASTE | Reviewed, labels: list[str]) -> dict[str, str]:
 
 
 def scores_table(projection: Projection, cohort: Cohort, labels: list[str], rank: int) -> "pa.Table":
-    """Scores, shares and intensities of each patient, number of visits, short-history flag, and loss.
+    """Scores, amounts and shares of each patient, number of visits, short-history flag, and loss.
 
     A history is short if it has fewer visits than the rank of the model, even if a review left fewer phenotypes.
     """
     import pyarrow as pa
 
-    patients = Patients(projection.W, projection.U, projection.offsets)
+    patients = Patients.of(projection)
     columns = {"patient": cohort.patient_ids}
-    parts = {"phenotype": projection.W, "share": patients.shares(), "intensity": patients.intensities()}
+    if cohort.groups is not None:
+        columns["group"] = cohort.groups
+    parts = {"phenotype": projection.W, "amount": patients.amounts(), "share": patients.shares()}
     for name, matrix in parts.items():
         columns |= {f"{name}_{label}": column for label, column in zip(labels, matrix.T, strict=True)}
     columns["visits"] = patients.visits
@@ -127,7 +135,7 @@ def scores_table(projection: Projection, cohort: Cohort, labels: list[str], rank
 
 
 def course_tables(projection: Projection, cohort: Cohort, labels: list[str]) -> Iterator["pa.Table"]:
-    """Yield blocks of visits: patient, visit (counted from 1), time if known, courses. There is at least one."""
+    """Yield blocks of visits: patient, visit (counted from 1), time if known, score × course. There is at least one."""
     import pyarrow as pa
 
     offsets = projection.offsets
@@ -137,6 +145,6 @@ def course_tables(projection: Projection, cohort: Cohort, labels: list[str]) -> 
         columns = {"patient": cohort.patient_ids[owner], "visit": rows - offsets[owner] + 1}
         if cohort.visit_times is not None:
             columns["time"] = cohort.visit_times[rows]
-        courses = projection.U[rows]
-        columns |= {f"phenotype_{label}": course for label, course in zip(labels, courses.T, strict=True)}
+        sizes = np.multiply(projection.U[rows], projection.W[owner], dtype=np.float64)
+        columns |= {f"phenotype_{label}": size for label, size in zip(labels, sizes.T, strict=True)}
         yield pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from phenotaste.report.schema import Content, Phenotype
+from phenotaste.disclosure import rounded
+from phenotaste.report.schema import Content, Phenotype, StaticFeature
 from phenotaste.storage.atomic import write_file
 
 Rows = Iterable[Sequence[Any]]
@@ -51,7 +52,7 @@ def tables(content: Content) -> dict[str, tuple[list[str], Rows]]:
     result: dict[str, tuple[list[str], list[Sequence[Any]]]] = {
         "overview": (["what", "value"], [*content.overview.figures, *content.overview.cohort]),
         "definitions": (
-            ["phenotype", "name", "kind", "group", "feature", "weight", "share_of_patients"],
+            [*DEFINITION_COLUMNS],
             [row for p in content.phenotypes for row in definition_rows(content, p)],
         ),
         "phenotypes": (list(PHENOTYPE_COLUMNS), [phenotype_row(p) for p in content.phenotypes]),
@@ -68,7 +69,7 @@ def tables(content: Content) -> dict[str, tuple[list[str], Rows]]:
             [row for p in content.phenotypes for row in band_rows(p)],
         ),
         "typical_courses": (
-            ["phenotype", "group", "patients", "time", "activity"],
+            ["phenotype", "group", "time", "activity"],
             [row for p in content.phenotypes for row in typical_rows(p)],
         ),
         "similar": (
@@ -85,14 +86,22 @@ def tables(content: Content) -> dict[str, tuple[list[str], Rows]]:
     return {name: (header, rows) for name, (header, rows) in result.items() if rows or name in always}
 
 
+DEFINITION_COLUMNS = (
+    "phenotype", "name", "kind", "group", "feature", "weight", "share_of_patients", "rate", "cohort_rate", "lift"
+)  # fmt: skip
+
+
 def definition_rows(content: Content, phenotype: Phenotype) -> Rows:
     name = phenotype.name or ""
     for j, weight in phenotype.temporal:
         feature = content.features.temporal[j]
-        yield phenotype.number, name, "temporal", feature.group, feature.name, weight, feature.share
+        row = phenotype.number, name, "temporal", feature.group, feature.name, weight, feature.share
+        yield *row, None, None, None
     for j, weight in phenotype.static:
         static = content.features.static[j]
-        yield phenotype.number, name, "static", "", static.name, weight, static.share
+        rate = phenotype.rates[j] if phenotype.rates else None
+        lift = rounded(rate / static.rate) if rate is not None and static.rate else None
+        yield phenotype.number, name, "static", "", static.name, weight, static.share, rate, static.rate, lift
 
 
 PHENOTYPE_COLUMNS = (
@@ -145,7 +154,7 @@ def typical_rows(phenotype: Phenotype) -> Rows:
     for group in phenotype.typical:
         for i, value in enumerate(group.curve):
             time = round(i / max(len(group.curve) - 1, 1), 4)  # from 0 (first visit) to 1 (last)
-            yield phenotype.number, group.label, group.patients, time, value
+            yield phenotype.number, group.label, time, value
 
 
 def as_csv(header: Sequence[str], rows: Rows) -> str:
@@ -173,15 +182,16 @@ def definitions_tex(content: Content) -> str:
 
 
 def longtable(content: Content) -> str:
-    body = "    & \\\\\n".join(
+    body = "    & & \\\\\n".join(
         "\n".join(tex_rows(content, phenotype)) + "\n" for phenotype in content.phenotypes
     )
     off = " Disclosure control was OFF." if content.trusted else ""
     return (
-        "\\begingroup\\footnotesize\n\\begin{longtable}{lr}\n"
+        "\\begingroup\\footnotesize\n\\begin{longtable}{lrr}\n"
         f"  \\caption{{{escape_tex(content.title)}. \\textcolor{{static}}{{Red}} indicates static features; Dx\\_ "
         "indicates diagnoses, Rx\\_ medications, Px\\_ procedures. "
-        f"Weights of at least {MIN_WEIGHT:g} are shown.{off}}} \\\\\n"
+        f"Weights of at least {MIN_WEIGHT:g} are shown; rates are of static features among the patients who have the "
+        f"phenotype and, in brackets, among all.{off}}} \\\\\n"
         f"{body}"
         "\\end{longtable}\n\\endgroup\n"
     )
@@ -190,16 +200,26 @@ def longtable(content: Content) -> str:
 def tex_rows(content: Content, phenotype: Phenotype) -> Iterator[str]:
     name = escape_tex(phenotype.name) if phenotype.name else f"Phenotype {phenotype.number}"
     title = f"P{phenotype.number}. {name}" if phenotype.name else name
-    yield f"    \\textbf{{{title}}} & \\textbf{{Weight}} \\\\*"
+    yield f"    \\textbf{{{title}}} & \\textbf{{Weight}} & \\textbf{{Rate}} \\\\*"
     yield "    \\midrule\\nopagebreak"
     for j, weight in phenotype.temporal:
         if weight >= MIN_WEIGHT:
             feature = content.features.temporal[j]
-            yield f"    {escape_tex(PREFIXES[feature.group] + feature.name)} & {weight:.3f} \\\\"
+            yield f"    {escape_tex(PREFIXES[feature.group] + feature.name)} & {weight:.3f} & \\\\"
     for j, weight in phenotype.static:
         if weight >= MIN_WEIGHT:
-            static = escape_tex(content.features.static[j].name)
-            yield f"    \\textcolor{{static}}{{{static}}} & \\textcolor{{static}}{{{weight:.3f}}} \\\\"
+            static = content.features.static[j]
+            rate = tex_rate(phenotype.rates[j] if phenotype.rates else None, static)
+            cells = (escape_tex(static.name), f"{weight:.3f}", rate)
+            yield "    " + " & ".join(f"\\textcolor{{static}}{{{cell}}}" for cell in cells) + " \\\\"
+
+
+def tex_rate(rate: float | None, static: StaticFeature) -> str:
+    if rate is None or static.rate is None:
+        return ""
+    if static.numeric:
+        return f"{rate:g} ({static.rate:g})"
+    return f"{100 * rate:.0f}\\,\\% ({100 * static.rate:.0f}\\,\\%)"
 
 
 def escape_tex(text: str) -> str:

@@ -14,7 +14,13 @@ from phenotaste.disclosure import Gate, printable
 from phenotaste.errors import InputError
 from phenotaste.report.schema import Content
 from phenotaste.review import Review
-from phenotaste.storage.atomic import check_output_file, check_output_folder, replace_file, write_folder
+from phenotaste.storage.atomic import (
+    check_output_file,
+    check_output_folder,
+    remove_stale_drafts,
+    replace_file,
+    write_folder,
+)
 
 if TYPE_CHECKING:
     from phenotaste.factorization import Factorization
@@ -38,7 +44,8 @@ def write(
 ) -> "Content":
     """Write the review page of a fitted model as one HTML file, and return its content.
 
-    Nothing shown is about fewer than 11 patients unless `trusted`. Either all files are written, or none.
+    Nothing shown is about fewer than 11 patients unless `trusted`: counts are rounded, and small ones withheld (see
+    `disclosure`). Either all files are written, or none.
 
     Parameters
     ----------
@@ -70,6 +77,7 @@ def write(
     from phenotaste.report.writer import render
 
     page = check_output_file(path)
+    remove_stale_drafts(page)
     outputs = (
         ("drawing figures", model_figures.save_all, figures),
         ("writing tables", table_files.save_all, tables),
@@ -96,7 +104,7 @@ def write(
             on_step(step)
             save(content, files.enter_context(write_folder(folder, private=trusted, existing="merge")))
         on_step("writing the page")
-        files.enter_context(replace_file(page, private=trusted)).write(render(content).encode())
+        files.enter_context(replace_file(page, private=trusted, locked=True)).write(render(content).encode())
     return content
 
 

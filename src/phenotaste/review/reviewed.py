@@ -22,6 +22,11 @@ UNCHANGED = (
     "static_names_in_",
     "feature_patients_",
     "static_patients_",
+    "static_rates_",
+    "static_numeric_",
+    "warnings_",
+    "cohort_settings_",
+    "cohort_thresholds_",
     "n_features_in_",
     "n_patients_",
     "n_visits_",
@@ -34,6 +39,7 @@ UNCHANGED = (
     "rmse_",
     "cpi_",
     "offsets_",
+    "scale_",
     "patient_ids_",
 )
 
@@ -101,6 +107,15 @@ class Reviewed:
         """Courses of the patients of the fit, if the model has them."""
         return self.courses(self.model.W_, self.model.U_, self.model.offsets_)
 
+    @property
+    def phenotype_rates_(self) -> Matrix | None:
+        """Rates of static facts by phenotype; NaN for merged ones: a model does not tell how their patients overlap."""
+        rates = getattr(self.model, "phenotype_rates_", None)
+        if rates is None:
+            return None
+        unknown = np.full(len(rates), np.nan)
+        return np.column_stack([rates[:, m[0]] if len(m) == 1 else unknown for m in self._members])
+
     def labels(self) -> list[str]:
         """Return labels for columns: the reviewer's names, made unique, or the number of the phenotype.
 
@@ -140,7 +155,9 @@ class Reviewed:
     def phenotypes(
         self, top: int | None = 10, min_weight: float = 0.1, scale: Literal["matrix", "column"] = "matrix"
     ) -> "pd.DataFrame":
-        """Return the definitions as a table: phenotype (its number in the model), name, kind, feature, weight.
+        """Return the definitions as a table: phenotype (its number in the model), name, kind, feature, weight, rates.
+
+        The rates are those of the model's own table; they are NaN for merged phenotypes.
 
         With scale="matrix" weights are relative to the largest entry of the model's own matrix, so that those of
         a phenotype that was not merged do not change.
@@ -163,6 +180,7 @@ class Reviewed:
             self.F_,
             self.feature_names_in_,
             self.static_names_in_,
+            rates=(getattr(self.model, "static_rates_", None), self.phenotype_rates_),
             top=top,
             min_weight=min_weight,
             scale=scale,
@@ -206,8 +224,8 @@ class Reviewed:
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
         >>> print(reviewed.frame(cohort[:2]).round(1))
            Gout  Phenotype 2
-        0  14.0          2.4
-        1  10.9          9.4
+        0   0.2          0.5
+        1   0.4          0.4
         """
         import pandas as pd
 

@@ -1,8 +1,8 @@
-"""Figures of a selection: stability, fit, weights, starts, evidence, held-out patients. None shows a single patient."""
+"""Figures of a selection: stability, halves, fit, weights, starts, evidence. None shows a single patient."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from phenotaste.selection.selection import Selection
 
+WEIGHTS = {"lam": "λ (static features)", "mu": "μ (uniqueness)", "smooth": "τ (smoothness)"}
 MAX_TICK_LABELS = 25  # phenotypes named along the matrix of starts
 
 
@@ -53,9 +54,9 @@ def save_all(result: "Selection", folder: Path) -> None:
 def drawable(result: "Selection") -> list[str]:
     """Return the names of the figures that the selection has results for."""
     allowed = {
-        "weights": result.table["lam"].nunique() * result.table["mu"].nunique() > 1,
+        "weights": any(result.table[name].nunique() > 1 for name in WEIGHTS),
         "evidence": len(result.evidence) > 0,
-        "holdout": "held_out_error" in result.table,
+        "halves": "split_half_cosine" in result.table,
     }
     return [what for what in FIGURES if allowed.get(what, True)]
 
@@ -107,7 +108,7 @@ def fit(result: "Selection") -> "Figure":
             rows[f"best_{name}"],
             color=GREY,
             linestyle=":",
-            label="start with the lowest RMSE",
+            label="start with the lowest objective",
         )
         label_ranks(axis, result, title, name.upper())
         axis.ticklabel_format(axis="y", useOffset=False)
@@ -116,19 +117,22 @@ def fit(result: "Selection") -> "Figure":
 
 
 def weights(result: "Selection") -> "Figure":
-    """Dissimilarity, RMSE and CPI over λ × μ at the chosen rank."""
-    rows = result.table[result.table["rank"] == result.rank]
+    """Dissimilarity, RMSE and CPI at the chosen rank, over the two weights with the most values in the grid."""
+    down, across = sorted(WEIGHTS, key=lambda name: -result.table[name].nunique())[:2]
+    (fixed,) = set(WEIGHTS) - {down, across}
+    chosen = {name: getattr(result.best, name) for name in ("rank", *WEIGHTS)}
+    rows = result.table[(result.table["rank"] == chosen["rank"]) & (result.table[fixed] == chosen[fixed])]
     figure = new_figure(9.6, 3.3)
     set_suptitle(figure, f"{result.rank} phenotypes, by weights")
     axes = figure.subplots(1, 3)
     titles = {"dissimilarity": "dissimilarity", "rmse": "RMSE", "cpi": "CPI"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
-        table = rows.pivot_table(index="lam", columns="mu", values=name, dropna=False)
+        table = rows.pivot_table(index=down, columns=across, values=name, dropna=False)
         heat_map(axis, table, title, "Blues_r" if name != "cpi" else "Blues")
         mark_cell(
             axis,
-            int(np.argmax(table.columns == result.best.mu)),
-            int(np.argmax(table.index == result.best.lam)),
+            int(np.argmax(table.columns == chosen[across])),
+            int(np.argmax(table.index == chosen[down])),
         )
     return figure
 
@@ -145,7 +149,7 @@ def heat_map(axis: "Axes", table: "pd.DataFrame", title: str, colours: str) -> N
         )
     axis.set_xticks(range(table.shape[1]), [f"{value:g}" for value in table.columns], fontsize=8)
     axis.set_yticks(range(table.shape[0]), [f"{value:g}" for value in table.index], fontsize=8)
-    set_labels(axis, title, "μ (uniqueness)", "λ (static features)")
+    set_labels(axis, title, WEIGHTS[str(table.columns.name)], WEIGHTS[str(table.index.name)])
     hide_frame(axis)
 
 
@@ -220,25 +224,38 @@ def scatter(axis: "Axes", rows: "pd.DataFrame", colour: str, shift: float, label
     axis.hlines(median, centres - 0.11, centres + 0.11, color=colour, linewidth=2)
 
 
-def holdout(result: "Selection") -> "Figure":
-    """Reconstruction of held-out patients, and similarity of the phenotypes of two halves of the patients."""
+def halves(result: "Selection") -> "Figure":
+    """Similarity of the phenotypes of two halves of the patients, beside that of two starts, and held-out error."""
     rows = by_rank(result.rule, result.table)
     figure, axes = panels(2)
-    for name, label, style in (
-        ("held_out_error", "held-out patients", {"color": BLUE, "marker": "o", "markersize": 4}),
-        ("fitted_error", "fitted patients", {"color": GREY, "linestyle": ":"}),
-    ):
-        axes[0].plot(rows["rank"], rows[name], label=label, **style)
-    label_ranks(axes[0], result, "Relative reconstruction error of the visits", "share not reconstructed")
-    axes[1].plot(rows["rank"], rows["split_half_cosine"], color=BLUE, marker="o", markersize=4, label="mean")
-    axes[1].plot(
-        rows["rank"], rows["split_half_cosine_min"], color=GREY, linestyle=":", label="lowest phenotype"
-    )
-    label_ranks(axes[1], result, "Phenotypes of two halves of the patients, matched", "cosine")
-    axes[1].set_ylim(-0.03, 1.03)
+    dotted = {"linestyle": ":", "linewidth": 1.2}
+    marked = {"marker": "o", "markersize": 4}
+    lines: list[tuple[str, str, dict[str, Any]]] = [
+        ("split_half_cosine", "temporal, mean", {"color": BLUE, **marked}),
+        ("split_half_cosine_min", "temporal, lowest phenotype", {"color": BLUE, **dotted}),
+        ("split_half_cosine_static", "static, mean", {"color": RED, **marked}),
+        ("split_half_cosine_static_min", "static, lowest phenotype", {"color": RED, **dotted}),
+        ("matched", "all patients, two starts: temporal, mean", {"color": GREY}),
+    ]
+    draw_lines(axes[0], rows, lines)
+    label_ranks(axes[0], result, "Phenotypes of two halves of the patients, matched", "cosine")
+    axes[0].set_ylim(-0.03, 1.03)
+    errors = [
+        ("held_out_error", "held-out patients", {"color": BLUE, **marked}),
+        ("fitted_error", "fitted patients", {"color": GREY, **dotted}),
+    ]
+    draw_lines(axes[1], rows, errors)
+    label_ranks(axes[1], result, "Relative reconstruction error of the visits", "share not reconstructed")
     for axis in axes:
         axis_legend_below(axis)
     return figure
+
+
+def draw_lines(axis: "Axes", rows: "pd.DataFrame", lines: list[tuple[str, str, dict[str, Any]]]) -> None:
+    """Draw columns against the rank; those without a value, such as static ones of plain visits, are left out."""
+    for name, label, style in lines:
+        if rows[name].notna().any():
+            axis.plot(rows["rank"], rows[name], label=label, **style)
 
 
 def panels(count: int) -> tuple["Figure", list["Axes"]]:
@@ -257,14 +274,14 @@ def label_ranks(axis: "Axes", result: "Selection", title: str, y_label: str) -> 
 
 FIGURES: dict[str, Callable[["Selection"], "Figure"]] = {
     "stability": stability,
+    "halves": halves,
     "fit": fit,
     "weights": weights,
     "starts": starts,
     "evidence": evidence,
-    "holdout": holdout,
 }
 NEEDS = {
-    "weights": "more than one lam or mu",
+    "weights": "more than one lam, mu or smooth",
     "evidence": "starts or resamples to compare with",
-    "holdout": "a hold-out",
+    "halves": "fits of halves of the patients",
 }

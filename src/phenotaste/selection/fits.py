@@ -8,9 +8,11 @@ import numpy as np
 
 from phenotaste import metrics
 from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import align, columns_of_fitted
+from phenotaste.cohort.persons import rows_of
 from phenotaste.errors import InputError
 from phenotaste.runs.folder import RunFolder
-from phenotaste.selection.grid import BOOTSTRAP, HALF, FitSettings, Grid, Task
+from phenotaste.selection.grid import BOOTSTRAP, HALF, START, FitSettings, Grid, Task
 from phenotaste.storage.encoding import json_value, pack, unpack
 from phenotaste.taste import TASTE
 
@@ -55,7 +57,7 @@ class SelectionFolder(RunFolder[Task, Result]):
         if not grids[1].contains(grids[0]):
             raise InputError(
                 f"{self.path} holds a grid that this one does not contain: a grid can be extended, not reduced; keep "
-                "its ranks, lams, mus and starts, or choose another folder."
+                "its ranks, weights and starts, or choose another folder."
             )
 
 
@@ -67,9 +69,11 @@ def estimator(task: Task, settings: FitSettings, threads: int | None = None) -> 
     """Return the TASTE of a task: fitting it again gives the same bits."""
     shared: dict[str, Any] = vars(settings) | {
         "random_state": settings.seed(task),
-        "init": settings.task_init(task),
+        "init": settings.init,
+        # With one start, another optimum would pass for an effect of other patients.
+        "n_init": 1 if task.kind == START else None,
     }
-    return TASTE(task.rank, lam=task.lam, mu=task.mu, n_jobs=threads, **shared)
+    return TASTE(task.rank, lam=task.lam, mu=task.mu, smooth=task.smooth, n_jobs=threads, **shared)
 
 
 def run_task(cohort: Cohort, task: Task, settings: FitSettings, threads: int | None = None) -> Result:
@@ -94,15 +98,16 @@ def fit(cohort: Cohort, task: Task, settings: FitSettings, threads: int | None =
 
 def task_patients(cohort: Cohort, task: Task, settings: FitSettings) -> tuple[Cohort, Cohort | None]:
     """Return the patients to fit, and those held out."""
-    K = len(cohort)
-    if task.kind == BOOTSTRAP:
-        return cohort[np.sort(settings.rng(task).integers(K, size=K))], None
-    if task.kind != HALF:
+    if task.kind not in (BOOTSTRAP, HALF):
         return cohort, None
+    persons = cohort.persons  # all rows of a patient are drawn together
+    K = int(persons.max()) + 1
+    if task.kind == BOOTSTRAP:
+        return cohort[np.sort(rows_of(persons, settings.rng(task).integers(K, size=K)))], None
     order = settings.rng(task).permutation(K)
     halves = order[: K // 2], order[K // 2 :]
     fitted, held_out = halves if task.number % 2 == 0 else halves[::-1]
-    return cohort[np.sort(fitted)], cohort[np.sort(held_out)]
+    return cohort[np.sort(rows_of(persons, fitted))], cohort[np.sort(rows_of(persons, held_out))]
 
 
 def fit_figures(model: TASTE) -> dict[str, Any]:
@@ -110,6 +115,7 @@ def fit_figures(model: TASTE) -> dict[str, Any]:
         {
             "rmse": model.rmse_,
             "cpi": model.cpi_,
+            "cpi_present": model.cpi_present_,
             "objective": model.loss_curve_[-1],
             "iterations": model.n_iter_,
             "outcome": model.outcome_,
@@ -119,6 +125,9 @@ def fit_figures(model: TASTE) -> dict[str, Any]:
 
 
 def reconstruction_error(model: TASTE, cohort: Cohort) -> float | None:
-    """Return ‖X − USVᵀ‖² / ‖X‖², which unlike the RMSE has the same meaning for two sets of patients."""
-    size = float(np.sum(np.asarray(cohort.visits.data, np.float64) ** 2))
-    return 2 * float(metrics.losses(model, cohort).loss[:, 0].sum()) / size if size > 0 else None
+    """Return the mean over patients of ‖X − USVᵀ‖² / ‖X‖², which has the same meaning for two sets of patients."""
+    patients, weights = metrics.losses(model, cohort)
+    sizes = align(cohort, columns_of_fitted(model)).sizes
+    counted = weights.influence > 0
+    shares = 2 * patients.visit_error[counted] / (weights.scale[counted] * sizes[counted]) ** 2
+    return float(np.mean(shares)) if counted.any() else None

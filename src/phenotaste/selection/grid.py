@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phenotaste.errors import InputError
+from phenotaste.taste import N_STARTS, TASTE
 from phenotaste.validation import is_integer, is_number
 
 START, BOOTSTRAP, HALF = "start", "bootstrap", "half"
@@ -21,6 +23,7 @@ class Cell(NamedTuple):
     rank: int
     lam: float
     mu: float
+    smooth: float
 
 
 class Task(NamedTuple):
@@ -30,64 +33,72 @@ class Task(NamedTuple):
     rank: int
     lam: float
     mu: float
+    smooth: float
     number: int
 
     @property
     def name(self) -> str:
-        return f"{self.kind}-r{self.rank}-l{self.lam!r}-m{self.mu!r}-{self.number}"
+        return f"{self.kind}-r{self.rank}-l{self.lam!r}-m{self.mu!r}-s{self.smooth!r}-{self.number}"
 
     @property
     def cell(self) -> Cell:
-        return Cell(self.rank, self.lam, self.mu)
+        return Cell(self.rank, self.lam, self.mu, self.smooth)
 
     @property
     def cost(self) -> float:
         """Relative duration: part of an iteration does not depend on the rank, and halves are projected as well."""
-        return (4.0 + self.rank) * (1.5 if self.kind == HALF else 1.0)
+        fits = {START: 1.0, BOOTSTRAP: N_STARTS, HALF: 0.5 * N_STARTS + 0.5}
+        return (4.0 + self.rank) * fits[self.kind]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Ranks × weights of static features × weights of uniqueness, each cell fitted from `n_init` starts."""
+    """Ranks × weights of static features, uniqueness and smoothness, each cell fitted from `n_init` starts."""
 
     ranks: tuple[int, ...]
     lams: tuple[float, ...]
     mus: tuple[float, ...]
+    smooths: tuple[float, ...]
     n_init: int
 
     @property
+    def weights(self) -> tuple[tuple[float, ...], ...]:
+        return self.lams, self.mus, self.smooths
+
+    @property
     def cells(self) -> list[Cell]:
-        return [Cell(rank, lam, mu) for rank in self.ranks for lam in self.lams for mu in self.mus]
+        return [Cell(rank, *weights) for rank in self.ranks for weights in product(*self.weights)]
 
     def starts(self, cell: Cell) -> list[Task]:
         return [Task(START, *cell, number) for number in range(self.n_init)]
 
-    def tasks(self) -> Iterator[Task]:
+    def tasks(self, halves: int = 0) -> Iterator[Task]:
         for cell in self.cells:
             yield from self.starts(cell)
+            yield from half_tasks(cell, halves)
 
     def contains(self, other: "Grid") -> bool:
         """Whether every fit of the other grid is one of this grid."""
-        axes = ((self.ranks, other.ranks), (self.lams, other.lams), (self.mus, other.mus))
+        axes = zip((self.ranks, *self.weights), (other.ranks, *other.weights), strict=True)
         return self.n_init >= other.n_init and all(set(values) >= set(others) for values, others in axes)
+
+
+def half_tasks(cell: Cell, halves: int) -> list[Task]:
+    """The fits of both halves of every split of the patients: 2s and 2s + 1 are a partition."""
+    return [Task(HALF, *cell, number) for number in range(2 * halves)]
 
 
 @dataclass(frozen=True)
 class FitSettings:
     """What all fits of a selection have in common."""
 
-    init: str = "mixed"
-    weights: str = "relative"
-    normalize: bool = True
-    solver: str = "cd"
+    init: str = "short_fits"
+    objective: str = "relative"
+    balance: float = 0.5
     max_iter: int = 200
-    tol: float = 1e-4
+    tol: float = 1e-5
     dtype: str = "float64"
     random_state: int = 0
-
-    def task_init(self, task: Task) -> str:
-        """The initialisation of this fit; "mixed" alternates, since starts of one kind may share a blind spot."""
-        return self.init if self.init != "mixed" else ("nmf", "random")[task.number % 2]
 
     def seed(self, task: Task) -> int:
         """The `random_state` of this fit.
@@ -99,21 +110,31 @@ class FitSettings:
         return int(np.random.SeedSequence(key).generate_state(1)[0])
 
     def rng(self, task: Task) -> np.random.Generator:
-        """Draws the patients of a bootstrap sample or a half: the same for every rank, so that ranks can be compared.
-
-        Halves 2s and 2s + 1 are a partition of the patients.
-        """
+        """Draws the patients of a bootstrap sample or a half: the same for every rank, so that ranks compare."""
         draw = task.number // 2 if task.kind == HALF else task.number
         return np.random.default_rng([self.random_state, 1000 + STREAMS[task.kind], draw])
 
 
-def checked_grid(ranks: Any, lams: Any, mus: Any, n_init: Any) -> Grid:
+def checked_grid(
+    ranks: Any, lams: Any, mus: Any, n_init: Any, smooths: Any = None, objective: Any = None
+) -> Grid:
     """Return the grid in increasing order and without repeats, or raise InputError."""
     if not is_integer(n_init, min=2):
         raise InputError(
             f"n_init={n_init!r} is too few: stability compares pairs of starts, so give at least 2 (10 is usual)."
         )
-    return Grid(checked_ranks(ranks), checked_weights(lams, "lams"), checked_weights(mus, "mus"), int(n_init))
+    weights = checked_weights(lams, "lams"), checked_weights(mus, "mus"), checked_smooths(smooths, objective)
+    return Grid(checked_ranks(ranks), *weights, int(n_init))
+
+
+def checked_smooths(smooths: Any, objective: Any) -> tuple[float, ...]:
+    """Return the weights of smoothness: by default TASTE's, and none with the paper's objective, which lacks it."""
+    if smooths is None:
+        return (0.0,) if objective == "paper" else (TASTE().smooth,)
+    values = checked_weights(smooths, "smooths")
+    if objective == "paper" and values != (0.0,):
+        raise InputError('objective="paper" has no smoothness: leave smooths out.')
+    return values
 
 
 def checked_ranks(ranks: Any) -> tuple[int, ...]:

@@ -90,9 +90,10 @@ def consensus_model(best: TASTE, consensus: Result, cohort: Cohort) -> TASTE:
     model.V_, model.F_, model.H_ = consensus.V, consensus.F, consensus.H
     scored = model.project(cohort)
     model.W_, model.U_ = scored.W, scored.U
-    model.loss_curve_ = np.array([scored.loss])
+    model.loss_curve_ = np.array([metrics.objective(model, cohort)])
     model.n_iter_, model.converged_, model.outcome_ = 1, False, "stopped"  # it was averaged, not fitted
     model.rmse_, model.cpi_ = metrics.rmse(model, cohort), metrics.cpi(model)
+    model.cpi_present_ = metrics.present_cpi(model, cohort)
     if hasattr(best, "score_totals_"):
         model.score_totals_ = scored.W.sum(axis=0)
     return model

@@ -8,12 +8,20 @@ import numpy as np
 from phenotaste import __version__
 from phenotaste.selection import matching
 from phenotaste.selection.fits import SelectionFolder
-from phenotaste.selection.rules import MIN_CPI, RULES, by_rank, choose
+from phenotaste.selection.grid import Cell
+from phenotaste.selection.rules import MIN_CPI, RULES, by_rank, choose, edge_warning
 from phenotaste.taste import TASTE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+HALVES = (
+    "split_half_cosine",
+    "split_half_cosine_min",
+    "split_half_cosine_static",
+    "split_half_cosine_static_min",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +31,7 @@ class Selection:
     Attributes
     ----------
     table : a row for each cell of the grid; `chosen` marks the one that the rule chose.
-    best : the chosen cell's start with the lowest RMSE, fitted.
+    best : the chosen cell's start with the lowest objective, fitted.
     evidence : the cosine of each phenotype of `best` with its partner in every other start and bootstrap sample.
     consensus : the matched average of the cell's starts as a model, if requested.
     rule, start : the rule that chose, and the number of the start that is `best`.
@@ -33,7 +41,7 @@ class Selection:
     --------
     >>> from phenotaste import selection, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-    >>> result = selection.select(cohort, ranks=[2, 3], n_init=2)
+    >>> result = selection.select(cohort, ranks=[2, 3], n_init=2, halves=0)
     >>> result.table.loc[result.table["chosen"], ["rank", "starts"]].to_numpy().tolist()
     [[3, 2]]
     >>> result.best.V_.shape, bool((result.reproducibility["minimum"] > 0.99).all())
@@ -58,14 +66,27 @@ class Selection:
         """The fraction of comparisons that reproduce each phenotype (a cosine of at least 0.8), and quantiles."""
         return matching.reproducibility(self.evidence)
 
-    def plot(self, what: str = "stability") -> "Figure":
-        """Return a figure: "stability", "fit", "weights", "starts", "evidence" or, with a hold-out, "holdout".
+    @property
+    def warning(self) -> str | None:
+        """A sentence if the choice is at the edge of the grid, otherwise None.
 
         Examples
         --------
         >>> from phenotaste import selection, simulate
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> result = selection.select(cohort, ranks=[2, 3], n_init=2)
+        >>> selection.select(cohort, ranks=[2, 3], n_init=2, halves=0).warning
+        'The choice is at the edge of the grid (rank=3 is the largest): extend the grid and resume.'
+        """
+        return edge_warning(self.table, self.table.index[self.table["chosen"]][0])
+
+    def plot(self, what: str = "stability") -> "Figure":
+        """Return a figure: "stability", "halves", "fit", "weights", "starts" or "evidence".
+
+        Examples
+        --------
+        >>> from phenotaste import selection, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> result = selection.select(cohort, ranks=[2, 3], n_init=2, halves=0)
         >>> result.plot("fit").axes[0].get_xlabel()
         'number of phenotypes'
         """
@@ -80,9 +101,9 @@ class Selection:
         --------
         >>> from phenotaste import selection, simulate
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> result = selection.select(cohort, ranks=[2, 3], n_init=2)
+        >>> result = selection.select(cohort, ranks=[2, 3], n_init=2, halves=0)
         >>> {name: result.as_dict()[name] for name in ("rule", "rank", "lam", "mu")}
-        {'rule': 'reproducibility', 'rank': 3, 'lam': 0.1, 'mu': 1.0}
+        {'rule': 'reproducibility', 'rank': 3, 'lam': 0.01, 'mu': 1.0}
         """
         row = self.table[self.table["chosen"]].iloc[0]
         return {
@@ -90,13 +111,17 @@ class Selection:
             "rank": self.rank,
             "lam": float(self.best.lam),
             "mu": float(self.best.mu),
+            "smooth": float(self.best.smooth),
             "start": self.start,
             "seed": int(self.best.random_state),
             "init": self.best.init,
             "dissimilarity": float(row["dissimilarity"]),
             "reproducibility": float(row["reproducibility"]),
+            **{name: number_or_none(row.get(name)) for name in HALVES},
             "rmse": float(self.best.rmse_),
-            "cpi": None if np.isnan(self.best.cpi_) else float(self.best.cpi_),
+            "cpi": number_or_none(self.best.cpi_),
+            "cpi_present": number_or_none(self.best.cpi_present_),
+            "warning": self.warning,
         }
 
     def save(self, folder: SelectionFolder) -> None:
@@ -117,13 +142,16 @@ def render(result: "Selection") -> str:
     lines = [
         "# Model selection",
         "",
-        f"**{chosen['rank']} phenotypes** with lam = {chosen['lam']:g} and mu = {chosen['mu']:g}, by the rule "
+        f"**{chosen['rank']} phenotypes** with lam = {chosen['lam']:g}, mu = {chosen['mu']:g} and "
+        f"smooth = {chosen['smooth']:g}, by the rule "
         f"“{result.rule}”: {rule_summary(result.rule)} The model in `best` is start {chosen['start']}, "
-        "the one of that cell with the lowest RMSE.",
+        "the one of that cell with the lowest objective.",
         "",
+        *([] if result.warning is None else [result.warning, ""]),
         "## By number of phenotypes",
         "",
         weights_sentence(result),
+        *([] if "split_half_cosine" not in result.table else [HALVES_SENTENCE]),
         "",
         *markdown(rank_table(result)),
         "",
@@ -154,15 +182,34 @@ def rule_summary(rule: str) -> str:
 def weights_sentence(result: "Selection") -> str:
     if not RULES[result.rule].by_rank:
         return "At each number the weights with the lowest dissimilarity."
+    best = (
+        "that replicate best in halves of the patients"
+        if RULES[result.rule].halves
+        else "with the lowest dissimilarity"
+    )
     return (
-        "At each number the weights with the lowest dissimilarity among those whose phenotypes are unique "
+        f"At each number the weights {best} among those whose phenotypes are unique "
         f"(CPI of at least {MIN_CPI:g}), if there are any."
     )
 
 
+HALVES_SENTENCE = (
+    "The split-half cosine is that of the phenotypes of two random halves of the patients, fitted separately and "
+    "matched one to one: of the temporal and of the static definitions, mean and lowest phenotype."
+)
+
+
 def rank_table(result: "Selection") -> "pd.DataFrame":
-    columns = ["rank", "lam", "mu", "dissimilarity", "dissimilarity_se", "reproducibility", "rmse", "cpi"]
-    columns += [name for name in ("held_out_error", "split_half_cosine_min") if name in result.table]
+    columns = [
+        *Cell._fields,
+        "dissimilarity",
+        "dissimilarity_se",
+        "reproducibility",
+        "rmse",
+        "cpi",
+        "cpi_present",
+    ]
+    columns += [name for name in (*HALVES, "held_out_error") if name in result.table]
     return by_rank(result.rule, result.table)[columns]
 
 
@@ -172,17 +219,21 @@ def other_rules(result: "Selection") -> "pd.DataFrame":
 
     rows = []
     for name, rule in RULES.items():
-        if rule.holdout and "split_half_cosine_min" not in result.table:
+        if rule.halves and "split_half_cosine_min" not in result.table:
             continue
         row = result.table.loc[choose(name, result.table)]
-        rows.append((name, int(row["rank"]), row["lam"], row["mu"]))
-    return pd.DataFrame(rows, columns=["rule", "rank", "lam", "mu"])
+        rows.append((name, int(row["rank"]), row["lam"], row["mu"], row["smooth"]))
+    return pd.DataFrame(rows, columns=["rule", *Cell._fields])
 
 
 def markdown(table: "pd.DataFrame") -> list[str]:
     names = [str(name).replace("_", " ") for name in table.columns]
     rows = [[format_value(value) for value in row] for row in table.itertuples(index=False)]
     return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows)]
+
+
+def number_or_none(value: Any) -> float | None:
+    return None if value is None or np.isnan(value) else float(value)
 
 
 def format_value(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Simulated health records of any size in the shape of the paper's CMS set: sparse visits, static features, labels."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from phenotaste.cohort import Cohort
+from phenotaste.core.kernels.kernel_cache import CACHE
 from phenotaste.errors import InputError
 from phenotaste.simulate._common import (
     Array,
@@ -18,14 +19,28 @@ from phenotaste.simulate._common import (
     shares,
     static_scale,
 )
-from phenotaste.validation import check_integer, check_number
+from phenotaste.validation import check_choice, check_integer, check_number
 
 CHUNK = 4096  # patients per random stream; a constant, since the result depends on it
 MIN_VISITS = 5
 MAX_VISITS_PER_MEAN = 4
+MEAN_VISITS, CODES_PER_VISIT = 50.0, 4.5  # of the paper's CMS set
+SKEWED_MEDIAN, SKEWED_SPREAD, SKEWED_MAX = (
+    10,
+    1.2,
+    400,
+)  # log-normal: a sixth has 3 visits or fewer, another 33 or more
+SKEWED_CODES = (3, 7)
+SKEWED_CONCENTRATION = 0.1  # of the Dirichlet draw of a phenotype: broad, and sharing codes with others
 WINDOW_DAYS = 3 * 365
-ACTIVE_CHANCES = (0.97, 0.5, 0.2)  # of having a first, second and third phenotype
-BACKGROUND_ACTIVITY = 0.15  # of codes outside the phenotypes, whose activities are up to 1
+ACTIVE_CHANCES = {
+    "uniform": (0.97, 0.5, 0.2),
+    "skewed": (0.97, 0.8, 0.6),
+}  # of a first, second, third phenotype
+BACKGROUND_ACTIVITY = {
+    "uniform": 0.15,
+    "skewed": 0.05,
+}  # outside the phenotypes, whose activities are up to 1
 COUNT_CHANCES = (0.85, 0.12, 0.03)  # of a code occurring once, twice, three times
 MEAN_COUNT = sum(count * chance for count, chance in enumerate(COUNT_CHANCES, start=1))
 CASE_SHARE = 0.1
@@ -40,6 +55,8 @@ class Plan(NamedTuple):
     F: Array  # P × R, probabilities of the static features
     cumulative: Array  # (R + 1) × J, cumulative probabilities of the codes; the last row is the background
     risk: Array  # R, log odds of being a case
+    active: tuple[float, ...]  # chances of having a first, second and third phenotype
+    background: float  # activity of codes outside the phenotypes
 
 
 class Records(NamedTuple):
@@ -58,17 +75,23 @@ def ehr(
     n_patients: int,
     n_features: int = 284,
     n_static: int = 30,
-    mean_visits: float = 50,
-    codes_per_visit: float = 4.5,
+    mean_visits: float = MEAN_VISITS,
+    codes_per_visit: float = CODES_PER_VISIT,
     rank: int = 10,
     separation: float = 1.0,
     random_state: RandomState = 0,
+    *,
+    lengths: Literal["uniform", "skewed"] = "uniform",
 ) -> tuple[Cohort, Truth]:
     """Health records with `rank` planted phenotypes, in the paper's CMS shape by default.
 
-    A patient has from 5 to four times `mean_visits` visits, in a skewed distribution. Most patients have one to three
-    phenotypes, which rise, fall, occur in an episode or are constant; each visit draws distinct codes from the
-    phenotypes active at that time and from a background. Counts are 1 to 3, static features 0 or 1.
+    A patient has from 5 to four times `mean_visits` visits. Most patients have one to three phenotypes, which rise,
+    fall, occur in an episode or are constant; each visit draws distinct codes from the phenotypes active at that time
+    and from a background. Counts are 1 to 3, static features 0 or 1.
+
+    With `lengths="skewed"` histories are as unequal as in real records: 1 to 400 visits, log-normal with a median of
+    10, and 3 to 7 codes a visit. Phenotypes are then broad and share codes, most patients have two or three of them,
+    and `mean_visits` and `codes_per_visit` do not apply: a visit says little, the sum over a patient much.
 
     With a `separation` of 1 phenotypes have disjoint codes, with 0 all phenotypes are equal.
 
@@ -83,13 +106,23 @@ def ehr(
     >>> cohort, truth = simulate.ehr(20, random_state=1)
     >>> cohort.shape, cohort.static.shape, truth.W.shape
     ((20, 284), (20, 30), (20, 10))
+    >>> cohort, truth = simulate.ehr(1000, lengths="skewed", random_state=1)
+    >>> summary = cohort.summary()
+    >>> summary.visits_min, summary.visits_median, summary.visits_max
+    (1, 10.0, 400)
     """
     _check(n_patients, n_features, n_static, mean_visits, codes_per_visit, rank, separation)
+    check_choice("lengths", lengths, ("uniform", "skewed"))
+    skewed = lengths == "skewed"
+    if skewed and (mean_visits, codes_per_visit) != (MEAN_VISITS, CODES_PER_VISIT):
+        raise InputError('mean_visits and codes_per_visit do not apply to lengths="skewed": leave them out.')
     rng = generator(random_state)
-    plan = _draw_plan(n_features, n_static, rank, separation, rng)
-    n_visits = _draw_visit_counts(n_patients, mean_visits, rng)
+    plan = _draw_plan(n_features, n_static, rank, separation, lengths, rng)
+    n_visits = (
+        _draw_skewed_counts(n_patients, rng) if skewed else _draw_visit_counts(n_patients, mean_visits, rng)
+    )
     streams = [np.random.default_rng(seed) for seed in rng.integers(2**63, size=-(-n_patients // CHUNK))]
-    records = _allocate(n_visits, n_features, n_static, codes_per_visit, rank, streams)
+    records = _allocate(n_visits, n_features, n_static, None if skewed else codes_per_visit, rank, streams)
     for chunk, stream in enumerate(streams):
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, n_patients)
         _fill_chunk(first, last, plan, records, stream)
@@ -127,18 +160,30 @@ def _check(
 
 
 def _draw_plan(
-    n_features: int, n_static: int, rank: int, separation: float, rng: np.random.Generator
+    n_features: int, n_static: int, rank: int, separation: float, lengths: str, rng: np.random.Generator
 ) -> Plan:
-    own = np.zeros((n_features, rank))
-    for r, codes in enumerate(np.array_split(rng.permutation(n_features), rank)):
-        own[codes, r] = _signature(codes.size)
+    draw = _draw_overlapping if lengths == "skewed" else _draw_disjoint
+    own = draw(n_features, rank, rng)
     V = separation * own + (1 - separation) * own.mean(axis=1, keepdims=True)
     typical = rng.random((n_static, rank)) < 0.25
     levels = np.where(typical, rng.uniform(0.6, 0.9, typical.shape), rng.uniform(0.05, 0.25, typical.shape))
     F = separation * levels + (1 - separation) * levels.mean(axis=1, keepdims=True)
     background = rng.permutation(_zipf(n_features))
     cumulative = np.cumsum(np.column_stack([V, background]).T, axis=1)
-    return Plan(V, F, cumulative / cumulative[:, -1:], rng.normal(0.0, 1.5, rank))
+    risk = rng.normal(0.0, 1.5, rank)
+    chances, activity = ACTIVE_CHANCES[lengths], BACKGROUND_ACTIVITY[lengths]
+    return Plan(V, F, cumulative / cumulative[:, -1:], risk, chances, activity)
+
+
+def _draw_disjoint(n_features: int, rank: int, rng: np.random.Generator) -> Array:
+    own = np.zeros((n_features, rank))
+    for r, codes in enumerate(np.array_split(rng.permutation(n_features), rank)):
+        own[codes, r] = _signature(codes.size)
+    return own
+
+
+def _draw_overlapping(n_features: int, rank: int, rng: np.random.Generator) -> Array:
+    return rng.dirichlet(np.full(n_features, SKEWED_CONCENTRATION), rank).T
 
 
 def _signature(n_codes: int) -> Array:
@@ -160,11 +205,16 @@ def _draw_visit_counts(n_patients: int, mean_visits: float, rng: np.random.Gener
     return np.minimum(MIN_VISITS + more, round(MAX_VISITS_PER_MEAN * mean_visits))
 
 
+def _draw_skewed_counts(n_patients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    counts = np.round(SKEWED_MEDIAN * np.exp(SKEWED_SPREAD * rng.standard_normal(n_patients)))
+    return np.clip(counts, 1, SKEWED_MAX).astype(np.int64)
+
+
 def _allocate(
     n_visits: NDArray[np.int64],
     n_features: int,
     n_static: int,
-    codes_per_visit: float,
+    codes_per_visit: float | None,
     rank: int,
     streams: list[np.random.Generator],
 ) -> Records:
@@ -174,7 +224,7 @@ def _allocate(
     indptr = np.zeros(offsets[-1] + 1, np.int64)
     for chunk, stream in enumerate(streams):
         first, last = offsets[chunk * CHUNK], offsets[min((chunk + 1) * CHUNK, n_patients)]
-        n_codes = 1 + stream.poisson(codes_per_visit - 1, last - first)
+        n_codes = _draw_code_counts(last - first, codes_per_visit, stream)
         indptr[first + 1 : last + 1] = np.minimum(n_codes, n_features)
     np.cumsum(indptr, out=indptr)
     width = np.int32 if indptr[-1] <= np.iinfo(np.int32).max else np.int64
@@ -189,12 +239,21 @@ def _allocate(
     )
 
 
+def _draw_code_counts(
+    n_visits: int, codes_per_visit: float | None, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """The number of codes of each visit: one and more around a mean, or 3 to 7 where None is given."""
+    if codes_per_visit is None:
+        return rng.integers(SKEWED_CODES[0], SKEWED_CODES[1] + 1, n_visits)
+    return 1 + rng.poisson(codes_per_visit - 1, n_visits)
+
+
 def _fill_chunk(first: int, last: int, plan: Plan, records: Records, rng: np.random.Generator) -> None:
     rank = plan.V.shape[1]
-    strength = _draw_memberships(last - first, rank, rng)
+    strength = _draw_memberships(last - first, rank, plan.active, rng)
     kind = rng.integers(4, size=strength.shape)
     peak = rng.random(strength.shape)
-    _draw_visits(rng, first, strength, kind, peak, plan.cumulative, records)
+    _draw_visits(rng, first, strength, kind, peak, plan.cumulative, plan.background, records)
     W = records.W[first:last]
     W *= MEAN_COUNT * np.linalg.norm(plan.V, axis=0)
     share = shares(W)
@@ -202,16 +261,18 @@ def _fill_chunk(first: int, last: int, plan: Plan, records: Records, rng: np.ran
     records.static[first:last] = rng.random(chances.shape) < chances
 
 
-def _draw_memberships(n_patients: int, rank: int, rng: np.random.Generator) -> Array:
+def _draw_memberships(
+    n_patients: int, rank: int, chances: tuple[float, ...], rng: np.random.Generator
+) -> Array:
     """Strengths of up to three phenotypes per patient; the others are zero."""
-    order = rng.random((n_patients, rank)).argsort(axis=1)[:, : len(ACTIVE_CHANCES)]
-    has = rng.random(order.shape) < np.array(ACTIVE_CHANCES[:rank])
+    order = rng.random((n_patients, rank)).argsort(axis=1)[:, : len(chances)]
+    has = rng.random(order.shape) < np.array(chances[:rank])
     strength = np.zeros((n_patients, rank))
     np.put_along_axis(strength, order, has * rng.uniform(0.3, 1.0, order.shape), axis=1)
     return strength
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def _draw_visits(
     rng: np.random.Generator,
     first: int,
@@ -219,6 +280,7 @@ def _draw_visits(
     kind: NDArray[np.int64],
     peak: Array,
     cumulative: Array,
+    background: float,
     records: Records,
 ) -> None:
     """Fill the visits of the patients from `first` on, and W with the norms of their expected codes."""
@@ -237,15 +299,15 @@ def _draw_visits(
             for r in active:
                 activity[r] = strength[p, r] * _course(kind[p, r], peak[p, r], time)
             begin, end = records.indptr[i], records.indptr[i + 1]
-            _draw_codes(rng, activity, cumulative, records.indices[begin:end])
+            _draw_codes(rng, activity, cumulative, background, records.indices[begin:end])
             for n in range(begin, end):
                 records.data[n] = _draw_count(rng)
-            norms += ((end - begin) * activity / (activity.sum() + BACKGROUND_ACTIVITY)) ** 2
+            norms += ((end - begin) * activity / (activity.sum() + background)) ** 2
         norms[:] = np.sqrt(norms)
         activity[:] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def _course(kind: int, peak: float, time: float) -> float:
     """Rising, falling, an episode, or steady."""
     if kind == 0:
@@ -257,13 +319,17 @@ def _course(kind: int, peak: float, time: float) -> float:
     return 0.6
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def _draw_codes(
-    rng: np.random.Generator, activity: Array, cumulative: Array, codes: NDArray[np.integer]
+    rng: np.random.Generator,
+    activity: Array,
+    cumulative: Array,
+    background: float,
+    codes: NDArray[np.integer],
 ) -> None:
     """Fill `codes` with distinct codes in ascending order; repeated codes are redrawn."""
     rank = len(activity)
-    total = activity.sum() + BACKGROUND_ACTIVITY
+    total = activity.sum() + background
     for filled in range(len(codes)):
         position, code = 0, 0
         for _ in range(MAX_REDRAWS):
@@ -285,7 +351,7 @@ def _draw_codes(
         codes[position] = code
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def _draw_count(rng: np.random.Generator) -> int:
     u = rng.random()
     if u < COUNT_CHANCES[0]:

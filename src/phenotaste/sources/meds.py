@@ -7,21 +7,31 @@ MEDS does not specify the format of codes. These formats are recognised:
     CONDITION//SNOMED//84114007                                     kind, vocabulary, code
     MEDICATION//START//Heparin      MEDICATION//Heparin//Administered//63323026201
     INFUSION_START//221906          PROCEDURE//START//225792        kind, local code
+    LAB//50912//mg/dL               LOINC//2160-0                   measurements, the last part is their unit
+    HOSPITAL_ADMISSION//EMERGENCY   HOSPITAL_DISCHARGE//HOME        start and end of an encounter
     GENDER//F   Race/5   ETHNICITY//HISPANIC                        static facts
+
+NDC codes are completed to 11 digits: those that passed through numbers have lost leading zeros.
 """
 
 import re
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
 from phenotaste.sources import typed_tables
+from phenotaste.sources.coding import ICD_VERSIONS, ndc_of_text
 from phenotaste.sources.records import (
     ATC,
+    CODED_KINDS,
     DIAGNOSIS,
     EVENTS,
     ICD9CM,
     ICD10CM,
+    MEASUREMENT,
+    MEASUREMENTS,
     MEDICATION,
     NAMES,
     NDC,
@@ -43,7 +53,11 @@ DATA, CODES, SPLITS = "data", "metadata/codes.parquet", "metadata/subject_splits
 BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
 SUBJECT, TIME, CODE, NUMBER = "subject_id", "time", "code", "numeric_value"
 VISIT_NAMES = ("visit_id", "visit_occurrence_id", "hadm_id")  # encounter columns of extensions
-DATA_KINDS = {SUBJECT: "integer", TIME: "time", CODE: "code", NUMBER: "number"}
+END = "end"  # of a visit, in data converted from OMOP
+DATA_KINDS = {SUBJECT: "integer", TIME: "time", CODE: "code", NUMBER: "number", END: "time"}
+DRUGS = ("name", "ndc")
+"""Values of `drugs`."""
+
 DESCRIPTION, SPLIT = "description", "split"
 LABEL_TIME, LABEL = "prediction_time", "boolean_value"
 MAX_STATIC_FACTS = 200  # more indicates values that are part of the code
@@ -78,12 +92,11 @@ VOCABULARIES = {  # and the kind of their codes; SNOMED codes are assumed to be 
     "CPT4": ("CPT4", PROCEDURE),
     "HCPCS": ("HCPCS", PROCEDURE),
 }
-ICD_VERSIONS = {
-    (DIAGNOSIS, "9"): ICD9CM,
-    (DIAGNOSIS, "10"): ICD10CM,
-    (PROCEDURE, "9"): "ICD9Proc",
-    (PROCEDURE, "10"): "ICD10PCS",
-}
+LOINC = "LOINC"
+MEASURED = ("LAB", "LABS", "LABORATORY", "MEASUREMENT", "OBSERVATION", "VITAL", "VITALS")
+ADMISSIONS = ("HOSPITAL_ADMISSION", "ADMISSION", "VISIT", "ENCOUNTER")
+DISCHARGES = ("HOSPITAL_DISCHARGE", "DISCHARGE")
+TRAILING_NDC = r"\d{7,11}(\.0)?"  # at the end of the code of a named drug
 STARTS = ("START", "STARTED")
 STOPS = ("STOP", "STOPPED", "END")  # redundant with the start
 GIVEN = ("ADMINISTERED", "APPLIED", "CONFIRMED", "STARTED")
@@ -92,11 +105,23 @@ DEMOGRAPHICS = {"GENDER": "sex", "SEX": "sex", "RACE": "race", "ETHNICITY": "eth
 
 
 def read(
-    workspace: Workspace, folder: Path, *, labels: Path | None = None, split: str | None = None
+    workspace: Workspace,
+    folder: Path,
+    *,
+    labels: Path | None = None,
+    split: str | None = None,
+    kinds: Sequence[str] = CODED_KINDS,
+    drugs: str = "name",
 ) -> Records:
     """Read events whose codes are diagnoses, medications or procedures; codes without a time are static facts.
 
-    `labels` is a file or folder of MEDS labels, `split` a split of subject_splits.parquet.
+    Parameters
+    ----------
+    labels : a file or folder of MEDS labels.
+    split : a split of subject_splits.parquet.
+    kinds : with "measurement", other codes that have numeric values are measurements.
+    drugs : one of `meds.DRUGS`: what identifies a drug whose code has both a name and an NDC code. There are many NDC
+        codes, of packages, for one drug.
 
     Examples
     --------
@@ -112,28 +137,36 @@ def read(
     ...     records.events.select("patient", "vocabulary", "code").to_pandas().to_numpy().tolist()
     [[1, 'ICD10CM', 'I10']]
     """
+    if drugs not in DRUGS:
+        raise InputError(f"drugs must be one of {', '.join(DRUGS)}.")
     data = read_data(workspace, folder)
     if split is not None:
         data = data.semi_join(split_subjects(workspace, folder, split), "patient")
     notes: list[str] = []
     with translate_errors("data"):
         codes = (
-            data.group_by(CODE).aggregate(rows=data.count(), timeless=data.time.isnull().sum()).to_pyarrow()
+            data.group_by(CODE)
+            .aggregate(rows=data.count(), timeless=data.time.isnull().sum(), numbers=data[NUMBER].count())
+            .to_pyarrow()
         )
-    meanings = workspace.ingest(event_codes(codes, notes).to_reader(), unique_name())
+    parse = partial(parse_event, drugs=drugs, measured=MEASUREMENT in kinds)
+    meanings = workspace.ingest(event_codes(codes, parse, notes).to_reader(), unique_name())
     timed = data.filter(data.time.notnull()).inner_join(meanings, CODE)
-    events = conform(timed, EVENTS, code=timed.plain, value=timed[NUMBER])
+    rows = timed.select(*EVENTS[:3], "kind", "vocabulary", "unit", code=timed.plain, value=timed[NUMBER])
+    measured = rows.filter((rows.kind == MEASUREMENT) & rows.value.notnull())
     return Records(
-        events,
+        rows.filter(rows.kind != MEASUREMENT).select(*EVENTS),
         read_persons(workspace, data, codes),
+        visits=read_visits(workspace, data),
         labels=None if labels is None else read_labels(workspace, labels),
         names=read_names(workspace, folder / CODES, meanings),
         notes=tuple(notes),
+        measurements=conform(measured, MEASUREMENTS) if MEASUREMENT in kinds else None,
     )
 
 
 def read_data(workspace: Workspace, folder: Path) -> "Table":
-    """patient, time, code, number, visit."""
+    """patient, time, code, number, visit, end."""
     import ibis
 
     if not (folder / DATA).is_dir():
@@ -143,7 +176,8 @@ def read_data(workspace: Workspace, folder: Path) -> "Table":
         raise InputError(f"{folder / DATA} contains no Parquet file; give the root of a MEDS dataset.")
     table = typed_tables.read_file(workspace, files, "data")
     visit_names = [name for name in VISIT_NAMES if name in table.columns][:1]
-    table = typed_tables.select_columns(table, "data", (SUBJECT, TIME, CODE), (NUMBER, *visit_names))
+    ends = [END] if END in table.columns and table[END].type().is_timestamp() else []
+    table = typed_tables.select_columns(table, "data", (SUBJECT, TIME, CODE), (NUMBER, *ends, *visit_names))
     table = typed_tables.cast_columns(table, "data", DATA_KINDS | dict.fromkeys(visit_names, "id"))
     return table.select(
         TIME,
@@ -151,6 +185,7 @@ def read_data(workspace: Workspace, folder: Path) -> "Table":
         patient=table[SUBJECT],
         visit=table[visit_names[0]] if visit_names else ibis.null("string"),
         **{NUMBER: table[NUMBER] if NUMBER in table.columns else ibis.null("float64")},
+        **{END: table[END] if ends else ibis.null("timestamp")},
     ).filter(table[SUBJECT].notnull() & table[CODE].notnull())
 
 
@@ -166,19 +201,36 @@ def split_subjects(workspace: Workspace, folder: Path, split: str) -> "Table":
     return table.filter(table[SPLIT] == split).select(patient=SUBJECT).distinct()
 
 
-def event_codes(codes: "pa.Table", notes: list[str]) -> "pa.Table":
-    """code, kind, vocabulary and plain code of the codes of events; notes count the rows of the others."""
+def read_visits(workspace: Workspace, data: "Table") -> "Table | None":
+    """Encounters from the rows of admissions and discharges; None where they are not identified."""
+    known = data.filter(data.visit.notnull() & data.time.notnull())
+    head = known[CODE].upper().re_extract(r"^([^/]+)", 1)
+    known = known.mutate(starts=head.isin(ADMISSIONS), ends=head.isin(DISCHARGES))
+    stated = known.starts.ifelse(known[END], None).coalesce(known.ends.ifelse(known.time, None))
+    known = known.mutate(stated=stated)
+    stays = known.group_by("patient", "visit").aggregate(
+        time=known.time.min(where=known.starts), end_time=known.stated.max()
+    )
+    with translate_errors("data"):
+        stays = workspace.con.create_table(unique_name(), stays.filter(stays.time.notnull()))
+        return stays if stays.count().to_pyarrow().as_py() else None
+
+
+def event_codes(
+    codes: "pa.Table", parse: "Callable[[str, bool], ParsedCode | None]", notes: list[str]
+) -> "pa.Table":
+    """code, kind, vocabulary, plain code and unit of the codes of events; notes count the rows of the others."""
     import pyarrow as pa
 
-    known: dict[str, list[str]] = {"code": [], "kind": [], "vocabulary": [], "plain": []}
+    known: dict[str, list[str | None]] = {
+        name: [] for name in ("code", "kind", "vocabulary", "plain", "unit")
+    }
     other_codes = other_rows = untimed = 0
     for row in codes.to_pylist():
-        parsed = parse_code(row[CODE])
+        parsed = parse(row[CODE], row["numbers"] > 0)
         timed = row["rows"] - row["timeless"]
         if parsed is not None:
-            for name, text in zip(
-                known, (row[CODE], parsed.kind, parsed.vocabulary, parsed.code), strict=True
-            ):
+            for name, text in zip(known, (row[CODE], *parsed), strict=True):
                 known[name].append(text)
             untimed += row["timeless"]
         elif timed and row[CODE] not in (BIRTH, DEATH) and static_fact(row[CODE], timeless=False) is None:
@@ -244,6 +296,7 @@ class ParsedCode(NamedTuple):
     kind: str
     vocabulary: str
     code: str
+    unit: str | None = None  # of measurements
 
 
 def split_code(code: str) -> list[str]:
@@ -252,32 +305,68 @@ def split_code(code: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def parse_code(code: str) -> ParsedCode | None:
+def parse_event(code: str, has_numbers: bool, *, drugs: str, measured: bool) -> ParsedCode | None:
+    """Parse the code of an event or, if requested, of a measurement."""
+    parsed = parse_code(code, drugs)
+    return parse_measurement(code, has_numbers) if parsed is None and measured else parsed
+
+
+def parse_measurement(code: str, has_numbers: bool) -> ParsedCode | None:
+    """Parse a code that has numeric values; None for those that are not measurements."""
+    head, *rest = split_code(code)
+    upper = head.upper()
+    if not has_numbers or upper in (BIRTH, DEATH, *ADMISSIONS, *DISCHARGES, *KINDS, *DEMOGRAPHICS):
+        return None
+    if upper == LOINC and rest:
+        return ParsedCode(MEASUREMENT, LOINC, rest[0], known_unit(rest[1:]))
+    if upper not in MEASURED or not rest:
+        return ParsedCode(MEASUREMENT, LOCAL, code)
+    if rest[0].upper() == LOINC and len(rest) > 1:
+        return ParsedCode(MEASUREMENT, LOINC, rest[1], known_unit(rest[2:]))
+    return ParsedCode(MEASUREMENT, LOCAL, rest[0], known_unit(rest[1:]))
+
+
+def known_unit(parts: list[str]) -> str | None:
+    return "//".join(parts) if parts and parts[-1].upper() not in UNKNOWN else None
+
+
+def parse_code(code: str, drugs: str = "name") -> ParsedCode | None:
     """Parse the code of an event; None for laboratory values, admissions and other kinds."""
     head, *rest = split_code(code)
     if head.upper() in VOCABULARIES:
         vocabulary, kind = VOCABULARIES[head.upper()]
-        return ParsedCode(kind, vocabulary, rest[0]) if rest and rest[0].upper() not in UNKNOWN else None
+        if not rest or rest[0].upper() in UNKNOWN:
+            return None
+        return ParsedCode(kind, vocabulary, complete_code(vocabulary, rest[0]))
     kind = KINDS.get(head.upper(), "")
     if not kind or not rest or rest[0].upper() in STOPS:
         return None
     if rest[0].upper() in STARTS:
         rest = rest[1:]
-    return parse_after_kind(kind, rest)
+    return parse_after_kind(kind, rest, drugs)
 
 
-def parse_after_kind(kind: str, parts: list[str]) -> ParsedCode | None:
+def complete_code(vocabulary: str, code: str) -> str:
+    return (ndc_of_text(code) or code) if vocabulary == NDC else code
+
+
+def parse_after_kind(kind: str, parts: list[str], drugs: str) -> ParsedCode | None:
     """Parse what follows the kind: ICD and its version, a vocabulary, or a local code."""
     upper = [part.upper() for part in parts]
     if len(parts) >= 3 and upper[0] == "ICD" and (kind, upper[1]) in ICD_VERSIONS:
         return ParsedCode(kind, ICD_VERSIONS[kind, upper[1]], parts[2])
     if len(parts) >= 2 and upper[0] in VOCABULARIES:
-        return ParsedCode(kind, VOCABULARIES[upper[0]][0], parts[1])
+        vocabulary = VOCABULARIES[upper[0]][0]
+        return ParsedCode(kind, vocabulary, complete_code(vocabulary, parts[1]))
     if kind == MEDICATION and any(re.match("NOT |STOPPED|HOLD|HELD|REMOVED", part) for part in upper[1:]):
         return None  # an order that was not given
-    if kind == MEDICATION and len(parts) >= 2 and re.fullmatch(r"\d{11}", parts[-1]):
-        return ParsedCode(kind, NDC, parts[-1])
     left = [part for part in parts if part.upper() not in (*GIVEN, *UNKNOWN)]
+    if kind == MEDICATION and len(parts) >= 2 and re.fullmatch(TRAILING_NDC, parts[-1]):
+        ndc = ndc_of_text(parts[-1])
+        if ndc is not None and (drugs == "ndc" or len(left) == 1):
+            return ParsedCode(kind, NDC, ndc)
+        left = left[:-1]
+    left = [part for part in left if kind != MEDICATION or part.strip("0.")]  # a zero is an unknown NDC code
     return ParsedCode(kind, LOCAL, "//".join(left)) if left else None
 
 

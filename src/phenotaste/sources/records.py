@@ -1,7 +1,7 @@
 """The tables that every source provides, and functions that bring its rows into their format."""
 
 from collections.abc import Iterable, Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phenotaste.sources.workspace import Workspace, translate_errors, unique_name
@@ -9,18 +9,51 @@ from phenotaste.sources.workspace import Workspace, translate_errors, unique_nam
 if TYPE_CHECKING:
     from ibis import Table, Value
 
-DIAGNOSIS, MEDICATION, PROCEDURE = "diagnosis", "medication", "procedure"
-KINDS = (DIAGNOSIS, MEDICATION, PROCEDURE)
+DIAGNOSIS, MEDICATION, PROCEDURE, MEASUREMENT = "diagnosis", "medication", "procedure", "measurement"
+CODED_KINDS = (DIAGNOSIS, MEDICATION, PROCEDURE)
+KINDS = (*CODED_KINDS, MEASUREMENT)
+# Spellings of the kinds, in lower case.
+KIND_WORDS = {
+    DIAGNOSIS: ("diagnosis", "diagnoses", "condition", "conditions", "dx"),
+    MEDICATION: ("medication", "medications", "drug", "drugs", "rx"),
+    PROCEDURE: ("procedure", "procedures", "px"),
+    MEASUREMENT: (
+        "measurement",
+        "measurements",
+        "lab",
+        "labs",
+        "observation",
+        "observations",
+        "vital",
+        "vitals",
+    ),
+}
+
+# The kind that a vocabulary implies, where its events state none; vocabularies in upper case.
+KIND_OF_VOCABULARY = {
+    **dict.fromkeys(
+        ("ICD9", "ICD9CM", "ICD-9-CM", "ICD10", "ICD10CM", "ICD-10-CM", "ICD", "SNOMED"), DIAGNOSIS
+    ),
+    **dict.fromkeys(("ATC", "NDC", "RXNORM", "RXNORM EXTENSION"), MEDICATION),
+    **dict.fromkeys(("ICD9PROC", "ICD10PCS", "CPT", "CPT4", "HCPCS"), PROCEDURE),
+    "LOINC": MEASUREMENT,
+}
 
 # Timestamps have no time zone: zoned ones are converted to UTC, dates are midnight. Patients are integers or text,
 # of one type in all tables. Unknown values are null; a table that a source lacks is None.
 EVENTS = ("patient", "time", "visit", "code", "vocabulary", "kind", "value")
+MEASUREMENTS = ("patient", "time", "visit", "code", "vocabulary", "value", "unit", "low", "high", "flag")
 PERSONS = ("patient", "birth", "death", "sex", "race", "ethnicity")
 FACTS = ("patient", "time", "name", "value", "number")
-VISITS = ("patient", "visit", "time")
+VISITS = ("patient", "visit", "time")  # and, where the source has it, end_time
 PERIODS = ("patient", "start", "end")
 LABELS = ("patient", "time", "value")
 NAMES = ("vocabulary", "code", "name")
+
+# Times that are not dates are counted from zero in one of these units; "order" is a rank. Zero is ORIGIN in all
+# tables, a Monday at the beginning of a year.
+MINUTES, HOURS, DAYS, ORDER = TIME_UNITS = ("minutes", "hours", "days", "order")
+ORIGIN = datetime(2001, 1, 1)
 
 # Vocabularies of the code groupers, spelt as in OMOP.
 ICD9CM, ICD10CM, ATC, RXNORM, NDC, SNOMED = "ICD9CM", "ICD10CM", "ATC", "RxNorm", "NDC", "SNOMED"
@@ -30,12 +63,15 @@ SMOKING, ALCOHOL, BMI = "smoking", "alcohol", "bmi"
 
 TYPES = {
     "time": "timestamp",
+    "end_time": "timestamp",
     "birth": "date",
     "death": "date",
     "start": "date",
     "end": "date",
     "value": "float64",
     "number": "float64",
+    "low": "float64",
+    "high": "float64",
 }  # the other columns of Records are text
 
 SEXES = {"f": "female", "female": "female", "w": "female", "m": "male", "male": "male"}
@@ -63,15 +99,22 @@ class Records(NamedTuple):
     facts: "Table | None" = (
         None  # time: timestamp from which it is known, or null; value: text; number: float
     )
-    visits: "Table | None" = (
-        None  # encounters, with or without codes; visit: text; time: timestamp of the start
-    )
+    # Encounters, with or without codes; visit: text; time: timestamp of the start, end_time: of the end or null.
+    visits: "Table | None" = None
     periods: "Table | None" = None  # observation periods; start, end: date, both inclusive
     labels: "Table | None" = None  # index times and outcomes stated by the source; value: 0, 1 or null
     names: "Table | None" = None  # readable names of codes
     index_codes: tuple[str, ...] = ()  # resolved code sets, as patterns of the settings
     as_of: date | None = None  # the reference date of ages, where the source has one
     notes: tuple[str, ...] = ()  # remarks for the user on choices of the source
+    warnings: tuple[
+        str, ...
+    ] = ()  # what the user must know before using the cohort, such as a missing vocabulary
+    # value, low, high: float, the last two the row's own reference range; unit, flag: text as in the source.
+    measurements: "Table | None" = None
+    outcomes: "Table | None" = None  # LABELS without a time: the outcome of each patient
+    time_unit: str | None = None  # of TIME_UNITS, where times are not dates
+    shifted_dates: bool = False  # shifted for each patient: dates after today are expected
 
 
 def conform(table: "Table", names: Sequence[str], **given: Any) -> "Table":
@@ -90,10 +133,12 @@ def conform(table: "Table", names: Sequence[str], **given: Any) -> "Table":
 
 
 def union(tables: Iterable["Table"]) -> "Table":
-    """All rows; unlike ibis.union, accepts a single table."""
+    """All rows; unlike ibis.union, accepts a single table, and timestamps of different precision."""
     import ibis
 
     first, *others = tables
+    types = {name: type_ for name, type_ in first.schema().items() if type_.is_timestamp()}
+    others = [table.cast({name: types[name] for name in table.columns if name in types}) for table in others]
     return ibis.union(first, *others) if others else first
 
 

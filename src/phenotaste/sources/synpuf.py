@@ -208,7 +208,7 @@ def read_summaries(workspace: Workspace, files: Sequence[Path], notes: list[str]
     kinds |= dict.fromkeys([SEX, RACE, ESRD, *FLAGS], "id")  # 1, or 1.0 where some value is missing
     parts = []
     for file in files:
-        table = typed_tables.load(workspace, file, title, kinds, required=(PATIENT, BIRTH, SEX))
+        table = typed_tables.load(workspace, file, title, kinds, (PATIENT, BIRTH, SEX), (BIRTH, DEATH), notes)
         if YEAR not in table.columns:
             table = table.mutate(**{YEAR: ibis.literal(year_from_name(file), "int64")})
         absent = {name: ibis.null("date" if kinds[name] == "date" else "string") for name in kinds}

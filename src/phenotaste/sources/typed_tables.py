@@ -1,13 +1,14 @@
 """CSV and Parquet files as typed tables: columns matched by name, ignoring case, and values converted or refused."""
 
-import gzip
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
+from phenotaste.sources.records import DAYS, HOURS, MINUTES, ORDER, ORIGIN
 from phenotaste.sources.workspace import Workspace, translate_errors, unique_name
+from phenotaste.storage.input_files import check_regular, limited_lines, open_lines
 
 if TYPE_CHECKING:
     from ibis import Table, Value
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET = (".parquet", ".pq")
 DELIMITERS = (",", "\t", ";", "|")
+MAX_LISTED = 40  # names in a message
+MAX_TOLERATED = 0.05  # share of a column that may be unusable, where some are tolerated
 TYPE_NAMES = {  # column types, and what a value of each is called in messages
     "text": "text",
     "id": "identifier",
@@ -23,7 +26,13 @@ TYPE_NAMES = {  # column types, and what a value of each is called in messages
     "time": "time",
     "number": "number",
     "integer": "integer",
+    MINUTES: "number",
+    HOURS: "number",
+    DAYS: "number",
+    ORDER: "integer",
 }
+MICROSECONDS = {MINUTES: 60e6, HOURS: 3600e6, DAYS: 86400e6, ORDER: 86400e6}  # of times that are not dates
+LONGEST = 8e18  # microseconds from zero that a timestamp can hold: some ninety million days or ranks
 
 
 def load(
@@ -32,12 +41,31 @@ def load(
     title: str,
     types: Mapping[str, str],
     required: Iterable[str],
+    tolerated: Iterable[str] = (),
+    notes: list[str] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> "Table":
-    """Read the columns of `types`; those not required may be absent."""
+    """Read the columns of `types`; those not required may be absent. `tolerated` as in cast_columns.
+
+    `names` are the columns of the file, ignoring case, that are to be read under other names.
+    """
     table = read_file(workspace, paths, title)
+    if names:
+        table = renamed(table, names)
     needed = list(required)
     table = select_columns(table, title, needed, [name for name in types if name not in needed])
-    return cast_columns(materialised(workspace, table, paths, title), title, types)
+    return cast_columns(materialised(workspace, table, paths, title), title, types, tolerated, notes)
+
+
+def renamed(table: "Table", names: Mapping[str, str]) -> "Table":
+    """The table with these columns under the names that are their keys, in place of columns of the same name."""
+    spellings = {name.strip().lower(): name for name in table.columns}
+    chosen = {
+        ours: spellings[theirs.lower()] for ours, theirs in names.items() if theirs.lower() in spellings
+    }
+    replaced = {name.lower() for name in chosen}
+    others = {name: name for key, name in spellings.items() if key not in replaced}
+    return table.select(**{ours: table[theirs] for ours, theirs in (others | chosen).items()})
 
 
 def materialised(workspace: Workspace, table: "Table", paths: Path | Sequence[Path], title: str) -> "Table":
@@ -51,34 +79,40 @@ def materialised(workspace: Workspace, table: "Table", paths: Path | Sequence[Pa
         return workspace.con.create_table(unique_name(), table)
 
 
-def read_file(workspace: Workspace, paths: Path | Sequence[Path], title: str) -> "Table":
-    """Read one or more files of the same format as one table; every column of a CSV is text."""
+def read_file(
+    workspace: Workspace, paths: Path | Sequence[Path], title: str, quoted_tabs: bool = True
+) -> "Table":
+    """Read one or more files of the same format as one table; every column of a CSV is text.
+
+    Without `quoted_tabs`, quotes in files with tabs are part of the text.
+    """
     files = [paths] if isinstance(paths, Path) else list(paths)
     for file in files:
-        if not file.exists():
-            raise InputError(f"{file} does not exist; check the path.")
-        if file.is_dir():
-            raise InputError(f"{file} is a folder; give the file with {title}.")
+        check_regular(file, title)
     names = [str(file) for file in files]
     if all(name.lower().endswith(PARQUET) for name in names):
         with translate_errors(title):
-            return workspace.con.read_parquet([escape_glob(name) for name in names], union_by_name=True)
+            patterns = [escape_glob(name) for name in names]
+            return workspace.read_files(lambda con: con.read_parquet(patterns, union_by_name=True))
     if is_csv(files):
         delimiters = {delimiter(file, title) for file in files}
         if len(delimiters) > 1:
             raise InputError(f"the files of {title} use different column separators; use commas in all.")
+        separator = delimiters.pop()  # explicit: DuckDB's sniffer can guess wrongly
+        quote = '"' if quoted_tabs or separator != "\t" else ""
         with translate_errors(title):
-            return workspace.con.read_csv(
-                [escape_glob(name) for name in names],
-                all_varchar=True,
-                header=True,
-                union_by_name=True,
-                delim=delimiters.pop(),  # explicit: DuckDB's sniffer can guess wrongly
-                quote='"',
-                escape='"',
-                comment="",
-                skip=0,
-            )
+            options = {
+                "all_varchar": True,
+                "header": True,
+                "union_by_name": True,
+                "delim": separator,
+                "quote": quote,
+                "escape": quote,
+                "comment": "",
+                "skip": 0,
+            }
+            patterns = [escape_glob(name) for name in names]
+            return workspace.read_files(lambda con: con.read_csv(patterns, **options))
     raise InputError(f"{title} is neither all CSV nor all Parquet ({files[0].name}); convert it.")
 
 
@@ -109,8 +143,8 @@ def escape_glob(name: str) -> str:
 def delimiter(file: Path, title: str) -> str:
     """Detect the column separator of a CSV from its header, and check the header."""
     try:
-        with gzip.open(file) if str(file).lower().endswith(".gz") else file.open("rb") as stream:
-            header = stream.readline().decode("utf-8-sig").rstrip("\r\n")
+        with open_lines(file) as stream:
+            header = next(limited_lines(stream, file.name), b"").decode("utf-8-sig").rstrip("\r\n")
     except (OSError, EOFError, zlib.error):
         raise InputError(
             f"{title} could not be read ({file.name}); check that the file is complete and your permissions."
@@ -145,16 +179,30 @@ def select_columns(
             selected[name] = table[matches[0]]
     missing = [name for name in required if name not in selected]
     if missing:
-        listed = ", ".join(table.columns[:40])
-        raise InputError(f"{title} lacks the column {missing[0]}; its columns are: {listed}.")
+        raise InputError(
+            f"{title} lacks the column {missing[0]}; its columns are: {listed_names(table.columns)}."
+        )
     return table.select(**selected)
 
 
-def cast_columns(table: "Table", title: str, types: Mapping[str, str]) -> "Table":
+def listed_names(names: Sequence[str]) -> str:
+    """Names for a message: the first ones, and the number of the others."""
+    listed = ", ".join(names[:MAX_LISTED])
+    return listed if len(names) <= MAX_LISTED else f"{listed} and {len(names) - MAX_LISTED:,} more"
+
+
+def cast_columns(
+    table: "Table",
+    title: str,
+    types: Mapping[str, str],
+    tolerated: Iterable[str] = (),
+    notes: list[str] | None = None,
+) -> "Table":
     """Convert columns to the types of TYPE_NAMES; a value that cannot be converted is refused.
 
     "id" and "code" are text, and "id" restores integers that were exported as floats (12.0). Empty text is null.
-    Columns that the table lacks are ignored, so that `types` may include optional ones.
+    Columns that the table lacks are ignored, so that `types` may include optional ones. In the `tolerated` columns a
+    few values that cannot be converted are null, and counted in `notes`; many are a wrong format, and refused.
     """
     present = {name: kind for name, kind in types.items() if name in table.columns}
     for name, kind in present.items():
@@ -168,17 +216,23 @@ def cast_columns(table: "Table", title: str, types: Mapping[str, str]) -> "Table
     fallible = [name for name, kind in present.items() if may_fail(plain[name], kind)]
     if fallible:
         lost = {name: (plain[name].notnull() & cast[name].isnull()).sum() for name in fallible}
+        filled = {f"{name} filled": plain[name].count() for name in fallible}
         with translate_errors(title):
-            counts = plain.aggregate(**lost).to_pyarrow().to_pylist()[0]
-        for name, count in counts.items():
-            if count:
-                noun = TYPE_NAMES[present[name]]
-                article = "an" if noun[0] in "aeiou" else "a"
-                values = f"{count:,} values that are not {noun}s"
-                if count == 1:
-                    values = f"1 value that is not {article} {noun}"
-                raise InputError(f"column {name} of {title} has {values}; correct the file.")
+            counts = plain.aggregate(**lost, **filled).to_pyarrow().to_pylist()[0]
+        few = {name: counts[f"{name} filled"] * MAX_TOLERATED for name in tolerated if name in fallible}
+        for name in fallible:
+            if not counts[name]:
+                continue
+            found = f"column {name} of {title} has {unconverted(counts[name], TYPE_NAMES[present[name]])}"
+            if notes is None or counts[name] > few.get(name, 0):
+                raise InputError(f"{found}; correct the file.")
+            notes.append(f"{found[0].upper()}{found[1:]}, counted as missing.")
     return plain.mutate(**cast)
+
+
+def unconverted(count: int, noun: str) -> str:
+    article = "an" if noun[0] in "aeiou" else "a"
+    return f"1 value that is not {article} {noun}" if count == 1 else f"{count:,} values that are not {noun}s"
 
 
 def can_hold(column: "Value", kind: str) -> bool:
@@ -194,8 +248,8 @@ def can_hold(column: "Value", kind: str) -> bool:
         return bool(source.is_integer())
     if kind == "number":
         return bool(source.is_numeric() or source.is_boolean())
-    if kind == "integer":
-        return bool(source.is_numeric())
+    if kind == "integer" or kind in MICROSECONDS:
+        return bool(source.is_numeric()) and not source.is_boolean()
     return bool(source.is_date() or source.is_timestamp() or source.is_numeric()) and not source.is_boolean()
 
 
@@ -238,7 +292,20 @@ def cast_column(column: "Value", kind: str) -> "Value":
         return (number.isnan() | number.isinf()).ifelse(None, number)
     if kind == "integer":
         return column.cast("int64") if source.is_integer() else to_integer(column)
+    if kind in MICROSECONDS:
+        return from_origin(column, kind)
     return to_time(column, kind)
+
+
+def from_origin(column: "Value", unit: str) -> "Value":
+    """Timestamps from numbers of minutes, hours or days from zero; a rank is a day of its own."""
+    import ibis
+
+    number = to_integer(column) if unit == ORDER and not column.type().is_integer() else column
+    number = number.try_cast("float64") if number.type().is_string() else number.cast("float64")
+    passed = (number * MICROSECONDS[unit]).round()
+    passed = (passed.abs() <= LONGEST).ifelse(passed, None).cast("int64")
+    return ibis.literal(ORIGIN, type="timestamp") + passed.as_interval("us")
 
 
 def to_integer(column: "Value") -> "Value":

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ class Workspace:
     ) -> None:
         import ibis
 
+        self.confined = False
         self.folder = tempfile.mkdtemp(prefix="phenotaste-", dir=folder)  # readable by its owner only
         try:
             settings: dict[str, Any] = {} if threads is None else {"threads": threads}
@@ -78,6 +79,18 @@ class Workspace:
             self.con.disconnect()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def confine(self) -> None:
+        """From now on no query reads another file: the views of a foreign database would read any of the user's."""
+        self.con.con.execute("SET enable_external_access = false")
+        self.confined = True
+
+    def read_files(self, read: "Callable[[Backend], Table]") -> "Table":
+        """The table that `read` opens on a connection; once confined, another database reads it and rows are copied."""
+        if not self.confined:
+            return read(self.con)
+        with Workspace() as other:
+            return self.ingest(read(other.con).to_pyarrow().to_reader(), unique_name())
+
     def materialise(self, table: "Table", name: str) -> "Table":
         """Store the rows of an expression as a table, replacing an earlier table of this name."""
         new, final = f"{name} (new)", _quoted(name)
@@ -86,6 +99,14 @@ class Workspace:
             self.con.create_table(new, table)
             self._drop(name)  # only now: the expression may read the earlier table
             self.con.con.execute(f"ALTER TABLE {_quoted(new)} RENAME TO {final}")
+            return self.con.table(name)
+
+    def materialise_sql(self, query: str, name: str) -> "Table":
+        """Store the rows of a query in DuckDB's SQL as a table, replacing an earlier table of this name."""
+        with translate_errors(name):
+            self._drop(name)
+            # Not through Ibis, which leaves a result open that describes the query.
+            self.con.con.execute(f"CREATE TABLE {_quoted(name)} AS {query}").fetchall()
             return self.con.table(name)
 
     def ingest(self, batches: "pa.RecordBatchReader", name: str) -> "Table":
@@ -125,10 +146,12 @@ def translate_errors(what: str) -> Iterator[None]:
         raise InputError(
             f"there is not enough memory or disk space for {what}; free some, or use a larger machine."
         ) from None
-    except duckdb.IOException:
+    except duckdb.PermissionException:
         raise InputError(
-            f"{what} could not be read or written; check that the file is complete, the disk, and your permissions."
+            f"{what} reads a file outside the database through a view; store the rows of the view as a table."
         ) from None
+    except (duckdb.IOException, duckdb.InternalException, duckdb.FatalException):
+        raise InputError(unreadable(what)) from None
     except (
         duckdb.ConversionException,
         duckdb.InvalidInputException,
@@ -136,6 +159,14 @@ def translate_errors(what: str) -> Iterator[None]:
         duckdb.SerializationException,
     ) as error:
         raise InputError(f"{what} {describe_error(str(error).lower())}.") from None
+    except duckdb.Error as error:
+        if type(error) is duckdb.Error:  # a block of a database file that does not match its checksum
+            raise InputError(unreadable(what)) from None
+        raise
+
+
+def unreadable(what: str) -> str:
+    return f"{what} could not be read or written; check that the file is complete, the disk, and your permissions."
 
 
 def describe_error(message: str) -> str:

@@ -34,19 +34,25 @@ def write_file(path: Path, content: str | bytes, *, private: bool = False) -> No
 
 
 @contextmanager
-def replace_file(path: Path, *, private: bool = False, sync: bool = True) -> Iterator[IO[bytes]]:
+def replace_file(
+    path: Path, *, private: bool = False, sync: bool = True, locked: bool = False
+) -> Iterator[IO[bytes]]:
     """Yield a file that takes the name `path` if the block succeeds and is removed otherwise.
 
-    Without `sync` the file may be lost, but not left incomplete, if the power fails soon afterwards.
+    Without `sync` the file may be lost, but not left incomplete, if the power fails soon afterwards. With `locked`,
+    `remove_stale_drafts` of another process leaves the draft alone; HDF5 has a lock of its own.
     """
     draft = draft_path(path)
-    try:
-        with create_file(draft, private=private, sync=sync) as file:
-            yield file
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with FolderLock(draft) as lock:
+        try:
+            with create_file(draft, private=private, sync=sync) as file:
+                if locked:
+                    lock.acquire(wait=True)
+                yield file
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
     if sync:
         sync_path(path.parent)
 
@@ -71,7 +77,7 @@ def write_folder(
     An existing folder that is not empty raises OSError, is replaced as a unit, or receives the files one by one
     ("merge"). With `private`, only the owner can read the folder and the files in it.
     """
-    remove_stale_folders(path)
+    remove_stale_drafts(path)
     draft = draft_path(path)
     draft.mkdir(mode=0o700 if private else 0o777)
     try:
@@ -116,8 +122,8 @@ def remove_stale_files(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def remove_stale_folders(path: Path) -> None:
-    """Remove the draft folders that killed processes left next to `path`."""
+def remove_stale_drafts(path: Path) -> None:
+    """Remove the drafts of `path`, files and folders, that killed processes left next to it."""
     drafts = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{16}\.partial")
     remove_unlocked(sibling for sibling in list(path.parent.iterdir()) if drafts.fullmatch(sibling.name))
 

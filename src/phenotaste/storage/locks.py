@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ except ImportError:  # Windows
 
 
 class FolderLock:
-    """An exclusive advisory lock on a folder, which the system releases even when the process is killed.
+    """An exclusive advisory lock on a folder or file, which the system releases even when the process is killed.
 
     Where the platform or the file system has no locks, `acquire` succeeds without excluding other processes.
     Leaving a `with` block releases the lock.
@@ -89,14 +90,15 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_unlocked(folders: Iterable[Path]) -> None:
-    """Remove this user's folders that no process holds a lock on: their process was killed."""
+def remove_unlocked(paths: Iterable[Path]) -> None:
+    """Remove this user's folders and files that no process holds a lock on: their process was killed."""
     if fcntl is None:
         return
-    for folder in folders:
+    for path in paths:
         with suppress(OSError):
-            if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+            kind = path.lstat()
+            if not (stat.S_ISDIR(kind.st_mode) or stat.S_ISREG(kind.st_mode)) or kind.st_uid != os.getuid():
                 continue
-            with FolderLock(folder) as lock:
+            with FolderLock(path) as lock:
                 if lock.acquire() and lock.exclusive:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()

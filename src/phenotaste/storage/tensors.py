@@ -25,7 +25,7 @@ from phenotaste.storage import mapped
 from phenotaste.storage.atomic import (
     DRAFT,
     create_file,
-    remove_stale_folders,
+    remove_stale_drafts,
     sync_path,
     write_file,
     write_folder,
@@ -88,7 +88,7 @@ def write(
             with write_folder(target, private=True) as draft:
                 _fill(draft, kind, files, meta, extra_files)
         elif (target / MANIFEST).is_file():
-            remove_stale_folders(target)
+            remove_stale_drafts(target)
             _write_over(target, kind, files, meta, extra_files)
         else:
             raise InputError(f"{path} exists and was not written by phenotaste; choose another path.")

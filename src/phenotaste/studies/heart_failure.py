@@ -76,10 +76,10 @@ def run(cell: Cell, context: CellContext) -> list[Row]:
 
 def run_selection(cell: Cell, cases: Cohort, truth: Truth, context: CellContext) -> list[Row]:
     """Run the paper's search; describe the chosen model and one with the planted number of phenotypes."""
-    lams, mus = (LAMS, MUS) if cell["grid"] == "paper" else ((0.1,), (0.1, 1.0))
+    lams, mus = (LAMS, MUS) if cell["grid"] == "paper" else ((0.01,), (0.1, 1.0))
     ranks = range(RANKS[0], cell["last_rank"] + 1)
     out = None if context.folder is None else context.folder / "selection"
-    shared: dict[str, Any] = {"random_state": cell["seed"], "tol": TOL, "jobs": context.threads}
+    shared: dict[str, Any] = {"random_state": cell["seed"], "tol": TOL, "jobs": context.threads, "halves": 0}
     result = selection.select(
         cases,
         ranks,
@@ -341,7 +341,9 @@ def share_range(rows: "pd.DataFrame") -> str:
 def rule_choices(grid: "pd.DataFrame") -> list[list[str]]:
     """Return the choice of each rule."""
     rows = []
-    for name in rules.RULES:
+    for name, rule in rules.RULES.items():
+        if rule.halves:
+            continue  # the paper's search has none
         row = grid.loc[rules.choose(name, grid)]
         rows.append([name, str(int(row["rank"])), f"{row['lam']:g}", f"{row['mu']:g}"])
     return rows

@@ -39,8 +39,8 @@ MEASURED = ("auc", "auprc", "brier", "calibration_slope", "validation_auc")
 
 # laptop: half an hour on two cores; paper: its number of patients, numbers of phenotypes and grids (supplement).
 SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"patients": 300, "ranks": (4,), "lams": "0.1", "mus": "1.0", "epochs": 1, "iterations": 2},
-    "laptop": {"patients": 2000, "ranks": (5, 10, 20), "lams": "0.01 0.1 1.0", "mus": "1.0", "epochs": 10,
+    "quick": {"patients": 300, "ranks": (4,), "lams": "0.01", "mus": "1.0", "epochs": 1, "iterations": 2},
+    "laptop": {"patients": 2000, "ranks": (5, 10, 20), "lams": "0.001 0.01 0.1", "mus": "1.0", "epochs": 10,
                "iterations": 10},
     "paper": {"patients": 35_113, "ranks": (5, 10, 20, 40, 60, 80, 100), "lams": "0.01 0.1 1.0",
               "mus": "0.01 0.1 1.0", "epochs": 50, "iterations": 100},
@@ -82,7 +82,7 @@ def cost(cell: Cell) -> float:
 def run(cell: Cell, context: CellContext) -> Row:
     cohort = load_cohort(cell["cohort"], cell["patients"], cell["seed"], context.options.synpuf)
     case = np.asarray(cohort.labels) == 1
-    split = draw_split(case, cell["split"], cell["seed"])
+    split = draw_split(case, cell["split"], cell["seed"], cohort.persons)
     settings = SplitSettings(
         tuning_settings(cell), random_state=cell["seed"], resamples=0, threads=context.threads
     )

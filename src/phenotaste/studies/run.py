@@ -71,7 +71,7 @@ def run(
     >>> result.files
     ['results.csv', 'summary.csv', 'recovery.md', 'recovery.png', 'recovery.pdf']
     >>> result.summary["method"].unique().tolist()
-    ['TASTE', 'TASTE as in the paper', 'CohenPlus', 'CopaPlus']
+    ['TASTE', 'TASTE without smoothing', 'TASTE as in the paper', 'CohenPlus', 'CopaPlus']
     """
     return run_study(
         load(name), Path(out), options or Options(), Jobs(jobs, threads), resume=resume, callback=callback

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.plotting import BLUE, BROWN, GREY, LIGHT_BLUE, ORANGE, legend_below, new_grid
-from phenotaste.studies.methods import AS_IN_PAPER, LABELS, PUBLISHED
+from phenotaste.studies.methods import AS_IN_PAPER, LABELS, NOT_SMOOTH, PUBLISHED
 from phenotaste.studies.study import Study
 
 if TYPE_CHECKING:
@@ -13,18 +13,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FIRST_OBJECTIVE = "phenotaste 0.1."  # in `versions` of results
+
 
 def page(study: Study, results: "pd.DataFrame") -> str:
     """Return the page, a function of the results."""
     parts = [
         f"# {study.TITLE}",
         study.QUESTION,
+        *objective_note(results),
         f"![{study.TITLE}]({study.NAME}.png)",
         study.text(results, study.table(results)).strip(),
         f"*{environment_sentence(results)}*",
         f"`phenotaste study {study.NAME} --out DIR` writes this page.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def objective_note(results: "pd.DataFrame") -> list[str]:
+    """Return a note on results of version 0.1, whose TASTE minimised another objective."""
+    if not results["versions"].astype(str).str.contains(FIRST_OBJECTIVE, regex=False).any():
+        return []
+    return [
+        "**Measured with version 0.1**, whose TASTE had another objective: see the changelog. The description below "
+        "is that of the present version."
+    ]
 
 
 def environment_sentence(results: "pd.DataFrame") -> str:
@@ -78,6 +91,7 @@ def fixed_mean_sd(mean: float, sd: float = float("nan"), decimals: int = 3) -> s
 # Line styles tell variants of one method apart.
 STYLES: dict[str, dict[str, Any]] = {
     "TASTE": {"color": BLUE, "marker": "o", "linewidth": 2.0, "zorder": 5},
+    NOT_SMOOTH: {"color": BLUE, "marker": "o", "linewidth": 1.2, "linestyle": (0, (1, 1.5)), "zorder": 4},
     AS_IN_PAPER: {
         "color": LIGHT_BLUE,
         "marker": "o",
@@ -85,7 +99,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "linestyle": (0, (4, 2)),
         "zorder": 3,
     },
-    # Hollow, because Cohen+ on TASTE's core coincides with TASTE.
+    # Hollow, because it often coincides with TASTE as in the paper.
     "CohenPlus": {
         "color": ORANGE,
         "marker": "s",

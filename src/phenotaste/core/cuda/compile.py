@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 MODES = {"init": 0, "step": 1, "score": 2, "project": 3}
 POLES = 32
+GROUP = 8  # phenotypes whose columns are updated together
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 RESERVED = 1024  # bytes of shared memory that the system takes per block
 MAX_THREADS = 65536 // 128  # per multiprocessor, with 128 registers each
@@ -22,30 +23,34 @@ class Shape(NamedTuple):
 
     rank: int
     threads: int  # per block; a block processes one patient at a time
-    split: int  # threads that share the coordinate descent of one visit
+    tile: int  # visits at a time
 
     @property
     def scratch(self) -> int:
         """Doubles of scratch per block: SCRATCH of the kernel."""
-        R, groups, warps = (
-            self.rank,
-            min(self.rank, max(1, self.threads // self.rank)),
-            max(1, self.threads // 32),
+        R, row, threads = self.rank, self.rank | 1, self.threads
+        groups, warps = min(R, max(1, threads // R)), max(1, threads // 32)
+        square = (R * (row if R > POLES else POLES + 1) + 1) // 2 * 2
+        gram = R * (-(-R // GROUP) * GROUP)
+        min_visits = 0 if R > 24 else 128
+        body = max(
+            4 * square,
+            square + (self.tile * (3 * row + 1) + 3) // 4 * 2,
+            (gram + min_visits * (2 * row + GROUP + 1) + 3) // 4 * 2,
+            square + (min_visits * row + 1) // 2 * 2,
         )
-        square = ((R * (R | 1) if R > POLES else R * (POLES + 1)) + 1) // 2 * 2
-        second = square + (self.threads // self.split * (3 * (R | 1) + 1) + 1) // 2
         vectors = 7 * R + groups * R + 8 + warps
-        return (max(4 * square, second) + vectors + (R + 8) // 2 + 2) // 2 * 2
+        return (body + vectors + (R + 8) // 2 + 2) // 2 * 2
 
     @property
     def sums(self) -> int:
         """Doubles of sums per block: SUMS of the kernel."""
-        return 2 * self.rank**2 + 1
+        return 2 * self.rank**2 + 2
 
 
 def shape_for(rank: int) -> Shape:
     threads = 32 if rank <= 16 else 64 if rank <= 32 else 128 if rank <= 42 else 256 if rank <= 85 else 512
-    return Shape(rank, threads, max(1, threads // 64))  # tiles of 64 or 32 visits
+    return Shape(rank, threads, min(threads, 64))
 
 
 class Launcher:
@@ -113,8 +118,8 @@ class Launcher:
 
 @cache
 def module(key: tuple[Any, ...]) -> ctypes.c_void_p:
-    rank, threads, split, mode, at_once, in_global, multiprocessors, arch, _ = key
-    options = {"R": rank, "NT": threads, "SPLIT": split, "MODE": mode, "BLOCKS_AT_ONCE": at_once}
+    rank, threads, tile, mode, at_once, in_global, multiprocessors, arch, _ = key
+    options = {"R": rank, "NT": threads, "TILE": tile, "MODE": mode, "BLOCKS_AT_ONCE": at_once}
     options["MULTIPROCESSORS"] = multiprocessors
     flags = [
         f"--gpu-architecture=sm_{arch}",

@@ -7,9 +7,11 @@ import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
-from phenotaste.core.cuda.compile import POLES, Shape
+from phenotaste.core.cuda.compile import GROUP, POLES, Shape
 from phenotaste.core.kernels.inverse_sqrt import zolotarev_poles
+from phenotaste.core.kernels.kernel_cache import CACHE
 from phenotaste.core.kernels.patient import MIN_SINGULAR_RATIO
 from phenotaste.core.records import Array, Model, Shard, Sums, Weights
 
@@ -18,9 +20,11 @@ SEGMENT = 1024  # entries of one feature that one block sums
 CHUNK_VISITS = 16_000_000  # with fewer, blocks with short patients wait too often for the others
 CHUNK_ENTRIES = 2**30
 
-DATA = ("data", "indices", "indptr", "offsets", "norms", "mu", "A")
+N_SCORED = 6  # numbers per patient that "score" finds
+
+DATA = ("data", "indices", "indptr", "offsets", "norms", "mu", "influence", "A")
 MODEL = ("VQ", "V", "VV", "F", "FF", "H", "HT", "HH", "poles")
-STATE = ("U", "U_prev", "scaled", "W", "passive", "sums", "spare", "global_scratch", "loss")
+STATE = ("U", "U_prev", "scaled", "W", "passive", "sums", "spare", "global_scratch", "scored")
 POINTERS = (*DATA, *MODEL, *STATE)  # in the order of the kernel's struct
 
 
@@ -29,20 +33,21 @@ class Task(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_double) for name in ("lam", "beta", "tol", "hh")),
-        *((name, ctypes.c_int) for name in ("patients", "n_static", "max_iter")),
+        *((name, ctypes.c_double) for name in ("lam", "tau", "beta", "tol", "hh")),
+        *((name, ctypes.c_int) for name in ("patients", "n_static", "max_iter", "spare_length")),
     )
 
 
 class ChunkData(NamedTuple):
     """The data of a chunk of patients, on the device or in host memory."""
 
-    data: Any
+    data: Any  # multiplied by the patient's `scale`
     indices: Any
     indptr: Any
     offsets: Any
-    norms: Any
+    norms: Any  # ‖X_k‖² of the data as rounded here, so that losses are those of the same data
     mu: Any
+    influence: Any
     static: Any
 
 
@@ -69,7 +74,7 @@ class DeviceScratch(NamedTuple):
     scaled: Any  # visits × R
     W: Any  # patients × R
     sums: Any  # blocks × SUMS
-    spare: Any  # blocks × R²
+    spare: Any  # blocks × numbers for the longest history
     partial: Any  # segments × R
     global_scratch: Any
 
@@ -89,12 +94,7 @@ class DeviceModel(NamedTuple):
     hh: float
     H_inv_T: Array  # H^(-T), so that QᵀU = H^(-T) (QH)ᵀU
     lam: float
-
-
-def data_scale(data: Array) -> float:
-    """A power of two near the largest entry: divided by it, data in any unit suit float32."""
-    largest = max(float(data.max(initial=0.0)), -float(data.min(initial=0.0)))
-    return float(2.0 ** round(np.log2(largest))) if largest > 0 else 1.0
+    tau: float
 
 
 def chunk_edges(shard: Shard, max_visits: int = CHUNK_VISITS) -> Array:
@@ -111,23 +111,35 @@ def chunk_edges(shard: Shard, max_visits: int = CHUNK_VISITS) -> Array:
     return np.array(edges)
 
 
-def slice_chunk(
-    shard: Shard, weights: Weights, norms: Array, first: int, last: int, scale: float
-) -> ChunkData:
-    """Patients first..last as CPU tensors of the kernel's types; norms and weights in units of `scale`."""
+def slice_chunk(shard: Shard, weights: Weights, first: int, last: int) -> ChunkData:
+    """Patients first..last as CPU tensors of the kernel's types, scaled."""
     import torch
 
     v0, v1 = int(shard.offsets[first]), int(shard.offsets[last])
     n0, n1 = int(shard.indptr[v0]), int(shard.indptr[v1])
-    return ChunkData(
-        data=torch.from_numpy(shard.data[n0:n1].astype(np.float32, copy=True)),
-        indices=torch.from_numpy(shard.indices[n0:n1].astype(np.int32, copy=True)),
-        indptr=torch.from_numpy((shard.indptr[v0 : v1 + 1] - n0).astype(np.int32)),
-        offsets=torch.from_numpy((shard.offsets[first : last + 1] - v0).astype(np.int32)),
-        norms=torch.from_numpy(norms[first:last] / scale**2),
-        mu=torch.from_numpy(weights.mu[first:last] / scale**2),
-        static=torch.from_numpy(np.array(shard.static[first:last], np.float64)),
-    )
+    data, norms = np.empty(n1 - n0, np.float32), np.zeros(last - first)
+    starts = shard.indptr[shard.offsets[first : last + 1]] - n0
+    scale_patients(shard.data[n0:n1], starts, weights.scale[first:last], data, norms)
+    arrays = {
+        "data": data,
+        "indices": shard.indices[n0:n1].astype(np.int32, copy=True),
+        "indptr": (shard.indptr[v0 : v1 + 1] - n0).astype(np.int32),
+        "offsets": (shard.offsets[first : last + 1] - v0).astype(np.int32),
+        "norms": norms,
+        "mu": np.array(weights.mu[first:last], np.float64),
+        "influence": np.array(weights.influence[first:last], np.float64),
+        "static": np.array(shard.static[first:last], np.float64),
+    }
+    return ChunkData(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+@njit(cache=CACHE, nogil=True)
+def scale_patients(data: Array, starts: Array, scale: Array, out: Array, norms: Array) -> None:
+    """Every patient's entries times `scale`, in the precision of `out`, and the sum of their squares."""
+    for k in range(norms.size):
+        for n in range(starts[k], starts[k + 1]):
+            out[n] = scale[k] * np.float64(data[n])
+            norms[k] += np.float64(out[n]) ** 2
 
 
 def feature_major(patients: ChunkData, n_features: int) -> FeatureMajor:
@@ -154,29 +166,29 @@ def feature_major(patients: ChunkData, n_features: int) -> FeatureMajor:
     )
 
 
-def upload_model(model: Model, lam: float, scale: float, device: Any) -> DeviceModel:
-    """The model on the device for data in units of `scale`: scores scale with the data, so F does not."""
+def upload_model(model: Model, weights: Weights, device: Any) -> DeviceModel:
+    """The model on the device, with the weights that all patients share."""
     import torch
 
     def put(M: Array) -> Any:
         return torch.from_numpy(np.ascontiguousarray(M, np.float64)).to(device)
 
     H, V, F = (np.asarray(factor, np.float64) for factor in model)
-    F, lam = F * scale, lam / scale**2
     H_clipped = clip_singular_values(H)
     return DeviceModel(
         VQ=put(np.pad(V, ((0, 0), (0, -V.shape[1] % 4)))).float(),
         V=put(V),
         VV=put(V.T @ V),
         F=put(F),
-        FF=put(lam * (F.T @ F)),
+        FF=put(weights.lam * (F.T @ F)),
         H=put(H_clipped),
         HT=put(H_clipped.T),
         HH=put(H.T @ H),
         poles=put(np.concatenate(zolotarev_poles(POLES, CONDITION_LIMIT))),
         hh=float(np.sum(H**2)),
         H_inv_T=np.linalg.inv(H_clipped.T) if np.isfinite(H_clipped).all() else np.full_like(H, np.nan),
-        lam=lam,
+        lam=weights.lam,
+        tau=weights.tau,
     )
 
 
@@ -190,8 +202,9 @@ def clip_singular_values(H: Array) -> Array:
 
 
 def new_device_scratch(
-    launcher: Any, visits: int, patients: int, segments: int, device: Any
+    launcher: Any, visits: int, patients: int, segments: int, longest: int, device: Any
 ) -> DeviceScratch:
+    """Scratch for chunks of at most these sizes."""
     import torch
 
     shape: Shape = launcher.shape
@@ -204,7 +217,7 @@ def new_device_scratch(
         scaled=empty(visits, R, dtype=torch.float32),
         W=empty(patients, R),
         sums=empty(blocks, shape.sums),
-        spare=empty(blocks, R * R),
+        spare=empty(blocks, (GROUP + 1) * longest, dtype=torch.float32),
         partial=empty(segments, R),
         global_scratch=launcher.global_scratch,
     )
@@ -226,7 +239,7 @@ class LaunchOptions(NamedTuple):
     beta: float = 0.0  # extrapolation of a step
     tol: float = 0.0  # of a projection
     max_iter: int = 0  # of a projection
-    loss: Any = None  # patients × 3, written by "score"
+    scored: Any = None  # patients × N_SCORED, written by "score"
 
 
 def launch(
@@ -240,17 +253,19 @@ def launch(
 ) -> None:
     """Run the kernel on all patients of a chunk."""
     tensors = patients._asdict() | model._asdict() | scratch._asdict()
-    tensors |= {"A": patients.static, "loss": scratch.W if options.loss is None else options.loss}
+    tensors |= {"A": patients.static, "scored": scratch.W if options.scored is None else options.scored}
     tensors |= {"U": state.U, "U_prev": state.U_prev, "passive": state.passive}
     task = Task(
         *(ctypes.c_void_p(tensors[name].data_ptr()) for name in POINTERS),
         model.lam,
+        model.tau,
         options.beta,
         options.tol,
         model.hh,
         len(patients.norms),
         patients.static.shape[1],
         options.max_iter,
+        scratch.spare.shape[1],
     )
     launcher.patients(mode, task)
 
@@ -259,11 +274,10 @@ def reduce_sums(
     launcher: Any,
     patients: ChunkData,
     features: FeatureMajor,
-    model: DeviceModel,
     scratch: DeviceScratch,
     n_features: int,
 ) -> list[Any]:
-    """The sums of a chunk after a step, as tensors in units of the scaled data: UU, QHU, Σμ‖U‖², XU, WW, AW."""
+    """The sums of a chunk after a step, as tensors: UU, QHU, XU, WW, AW, and Σpμ‖U‖², Σpτ tr(UᵀLU), Σp‖X‖²."""
     import torch
 
     R, K = launcher.shape.rank, len(patients.norms)
@@ -278,21 +292,20 @@ def reduce_sums(
         )
         launcher.combine([features.features, scratch.partial, XU], n_features)
     square = R * R
+    weighted = patients.influence[:, None] * W
     return [
         sums[:square].reshape(R, R),
         sums[square : 2 * square].reshape(R, R),
-        sums[2 * square :],
         XU,
-        W.T @ W,
-        patients.static.T @ W,
+        W.T @ weighted,
+        patients.static.T @ weighted,
+        torch.cat([sums[2 * square :], (patients.influence * patients.norms).sum()[None]]),
     ]
 
 
-def assemble_sums(
-    parts: list[Array], model: DeviceModel, scale: float, size: tuple[float, float, float]
-) -> Sums:
-    """`Sums` in the units of the cohort from the total of all chunks; `size` is Σ‖X‖², Σ‖a‖² and Σμ."""
-    UU, QHU, energy, XU, WW, AW = parts
-    square = scale**2
-    scalars = np.array([*size, square * float(energy[0])])
-    return Sums(square * UU, square * XU, square * WW, scale * AW, square * (model.H_inv_T @ QHU), scalars)
+def assemble_sums(parts: list[Array], model: DeviceModel, static_size: float, mu: float) -> Sums:
+    """`Sums` from the total of all chunks; `static_size` is Σp‖a‖² of patients with a history, and `mu` is Σpμ."""
+    UU, QHU, XU, WW, AW, (energy, rough, size) = parts
+    return Sums(
+        UU, XU, WW, AW, model.H_inv_T @ QHU, np.array([size, static_size, mu, energy, rough], np.float64)
+    )

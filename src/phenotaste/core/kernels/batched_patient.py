@@ -34,15 +34,15 @@ from phenotaste.core.records import Array, Shard
 @njit(inline="always")
 def load_batch(inputs: StepInputs, active: Array, first: int, count: int, batch: BatchScratch) -> None:
     """What the scores and the polar factors need of each patient: B, U_start and its Gram matrix."""
-    shard, model = inputs.shard, inputs.model
+    shard, weights, model = inputs.shard, inputs.weights, inputs.model
     R, row, side = inputs.U.shape[1], 0, batch.G.shape[1]
     for s in range(count):
         k = active[first + s]
         start, end = shard.offsets[k], shard.offsets[k + 1]
         U_start, B = batch.U_start[row:], batch.B[row:]
         batch.rows[s] = row
-        batch.norms[s] = read_visits(shard, k, model.V, B)
-        extrapolate_U(inputs.U[start:end], inputs.U_prev[start:end], inputs.beta[k], U_start)
+        batch.norms[s] = read_visits(shard, k, weights.scale[k], model.V, B)
+        extrapolate_U(inputs.U[start:end], inputs.U_prev[start:end], inputs.beta[k], weights.unit, U_start)
         multiply_transposed(U_start, U_start, R, end - start, batch.G[s * side :])
         right_hand_side(U_start, B, end - start, shard.static[k], model.F, model.lam, batch.b[s])
         row += round_up(end - start)
@@ -125,9 +125,7 @@ def polar_target_lane(
 
 
 @njit(inline="always")
-def finish_one(
-    inputs: StepInputs, s: int, k: int, mu: float, batch: BatchScratch, scratch: PatientScratch
-) -> None:
+def finish_one(inputs: StepInputs, s: int, k: int, batch: BatchScratch, scratch: PatientScratch) -> None:
     """Complete the step of patient k in lane s; leaves in `scratch` what `patient.patient_step` leaves there."""
     start, end = inputs.shard.offsets[k], inputs.shard.offsets[k + 1]
     visits, row = end - start, batch.rows[s]
@@ -135,7 +133,6 @@ def finish_one(
         store(scratch.w, j, load(batch.w, (s, j)))
     if batch.norms[s] == 0.0:
         fill(inputs.U_prev[start:end], visits, 0.0)
-        fill(scratch.U, visits, 0.0)
         return
-    polar_target_lane(s, visits, mu, inputs.model, batch, scratch)
-    solve_and_store_U(inputs, k, mu, batch.U_start[row:], batch.B[row:], scratch)
+    polar_target_lane(s, visits, inputs.weights.mu[k], inputs.model, batch, scratch)
+    solve_and_store_U(inputs, k, batch.U_start[row:], batch.B[row:], scratch)

@@ -14,7 +14,8 @@ from phenotaste.core.kernels.batched_patient import (
     polar_targets_batch,
     solve_scores_batch,
 )
-from phenotaste.core.kernels.losses import cross_product_gap, losses, step_loss
+from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.losses import cross_product_gap, losses, no_losses, step_loss
 from phenotaste.core.kernels.matmul import multiply_transposed
 from phenotaste.core.kernels.patient import (
     PreparedModel,
@@ -37,10 +38,12 @@ from phenotaste.core.records import Array, Scored, Shard, Weights
 
 
 @njit(**NJIT)
-def init_U(shard: Shard, first: int, last: int, V: Array, U: Array, B: Array, work: Array) -> None:
+def init_U(
+    shard: Shard, scale: Array, first: int, last: int, V: Array, U: Array, B: Array, work: Array
+) -> None:
     """Initial U of patients first..last, from their visits and V; B and `work` are scratch for one patient."""
     for k in range(first, last):
-        init_patient(shard, k, V, U[shard.offsets[k] : shard.offsets[k + 1]], B, work)
+        init_patient(shard, k, scale[k], V, U[shard.offsets[k] : shard.offsets[k + 1]], B, work)
 
 
 def step(inputs: StepInputs, active: Array, scratch: ThreadScratch, sums: BlockSums, loss: Array) -> None:
@@ -64,14 +67,12 @@ def step_single(
     loss: Array,
 ) -> None:
     """`step` one patient at a time, for any rank."""
-    shard, model = inputs.shard, inputs.model
     for k in active:
-        mu = inputs.weights.mu[k]
-        norm = patient_step(inputs, k, mu, scratch, single)
+        norm = patient_step(inputs, k, scratch, single)
         if loss.size == 0:
-            add_patient(shard, k, mu, norm, scratch, sums)
+            add_patient(inputs.shard, k, inputs.weights, norm, scratch, sums)
         else:
-            loss[k, 0], loss[k, 1] = step_loss(shard, k, mu, norm, single.B, model, scratch), norm
+            loss[k, 0], loss[k, 1] = step_loss(inputs, k, norm, single.B, scratch), norm
 
 
 @njit(**NJIT)
@@ -91,17 +92,15 @@ def step_batched(
         solve_scores_batch(model, inputs.U.shape[1], batch, scratch)
         polar_targets_batch(shard, active, first, count, model, batch, scratch)
         for s in range(count):
-            k = active[first + s]
-            mu, norm = inputs.weights.mu[k], batch.norms[s]
-            finish_one(inputs, s, k, mu, batch, scratch)
+            k, norm = active[first + s], batch.norms[s]
+            finish_one(inputs, s, k, batch, scratch)
             if loss.size == 0:
-                add_patient(shard, k, mu, norm, scratch, sums)
+                add_patient(shard, k, inputs.weights, norm, scratch, sums)
             else:
-                B = batch.B[batch.rows[s] :]
-                loss[k, 0], loss[k, 1] = step_loss(shard, k, mu, norm, B, model, scratch), norm
+                loss[k, 0], loss[k, 1] = step_loss(inputs, k, norm, batch.B[batch.rows[s] :], scratch), norm
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def score(
     shard: Shard,
     weights: Weights,
@@ -112,11 +111,17 @@ def score(
     scratch: PatientScratch,
     single: SingleScratch,
 ) -> None:
-    """Losses and gaps of the patients in `active` at their U, with the best W (`solve`) or the one in `scored`."""
+    """Losses and gaps of the patients in `active` at their U, with the best W (`solve`) or the one in `scored`.
+
+    With `solve`, patients without a history have no part in the objective: their scores and losses are zero.
+    """
     R = scored.U.shape[1]
     for k in active:
         U = scored.U[shard.offsets[k] : shard.offsets[k + 1]]
-        norm = read_visits(shard, k, model.V, single.B)
+        norm = read_visits(shard, k, weights.scale[k], model.V, single.B)
+        if solve and norm == 0.0:
+            no_losses(k, scored)
+            continue
         load_padded(U, scratch.U)
         if solve:
             solve_scores(scratch.U, len(U), shard.static[k], model, scratch, single)
@@ -126,17 +131,24 @@ def score(
             multiply_transposed(scratch.U, scratch.U, R, len(U), scratch.G)
             for r in range(R):
                 scratch.w[r] = scored.W[k, r]
-        losses(shard, k, weights.mu[k], norm, single.B, model, scratch, scored)
+        losses(shard, k, weights, norm, single.B, model, scratch, scored)
 
 
-@njit(cache=True, nogil=True)
-def patient_norms(shard: Shard) -> Array:
-    """‖X_k‖² of every patient, each summed separately."""
-    norms = np.zeros(shard.offsets.size - 1)
-    for k in range(norms.size):
-        for n in range(shard.indptr[shard.offsets[k]], shard.indptr[shard.offsets[k + 1]]):
-            norms[k] += np.float64(shard.data[n]) ** 2
-    return norms
+@njit(cache=CACHE, nogil=True)
+def patient_sizes(shard: Shard) -> Array:
+    """‖X_k‖ of every patient, each computed relative to its largest value, whose square may overflow."""
+    sizes = np.zeros(shard.offsets.size - 1)
+    for k in range(sizes.size):
+        first, last = shard.indptr[shard.offsets[k]], shard.indptr[shard.offsets[k + 1]]
+        largest, total = 0.0, 0.0
+        for n in range(first, last):
+            largest = max(largest, abs(np.float64(shard.data[n])))
+        if largest == 0.0:
+            continue
+        for n in range(first, last):
+            total += (np.float64(shard.data[n]) / largest) ** 2
+        sizes[k] = largest * np.sqrt(total)
+    return sizes
 
 
 def cross_product_gaps(offsets: Array, U: Array, H: Array) -> Array:
@@ -147,7 +159,7 @@ def cross_product_gaps(offsets: Array, U: Array, H: Array) -> Array:
     return gaps
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def fill_gaps(offsets: Array, U: Array, padded: Array, G: Array, HH: Array, gaps: Array) -> None:
     R = HH.shape[0]
     for k in range(gaps.size):

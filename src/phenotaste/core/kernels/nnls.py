@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from phenotaste.core.kernels.kernel_cache import CACHE
 from phenotaste.core.kernels.simd import (
     FASTMATH,
     LANES,
@@ -31,7 +32,7 @@ TINY = 1e-150  # coordinates with a smaller diagonal are ignored: dividing by it
 ROUNDING_RTOL = 1e-12  # of the terms of a sum, or of the largest coordinate: below this it is rounding
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH)
+@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
 def solve_passive(G: Array, b: Array, passive: Array, x: Array, L: Array, kept: Array) -> None:
     """Solve G x = b on the passive set by Cholesky; the rest, and dependent columns, get x = 0.
 
@@ -132,7 +133,7 @@ def eliminate_row(A: Array, k: int, m: int, width: int, inverse: float) -> None:
             store(A, (i, j), fma(f, load(A, (k, j)), load(A, (i, j))))
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH)
+@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
 def coordinate_gradient(G: Array, b: Array, x: Array, r: int) -> float:
     """Gradient of coordinate r, zero if it is rounding noise."""
     value = -b[r]
@@ -203,7 +204,7 @@ def lawson_hanson_fallback(G: Array, b: Array, x: Array, passive: Array, kept: A
     lawson_hanson(G, b, x, passive, np.empty((b.size, b.size)), kept)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def lawson_hanson(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -> None:
     """Lawson & Hanson's active-set method: slower than pivoting, but monotone, so it terminates."""
     R = b.size
@@ -264,7 +265,7 @@ def solve_rows_bpp(G: Array, B: Array, X: Array) -> None:
     bpp_rows(G, B, X, np.empty(len(G), np.bool_), new_nnls_scratch(len(G)))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def bpp_rows(G: Array, B: Array, X: Array, passive: Array, scratch: NNLSScratch) -> None:
     n, R = X.shape
     for i in range(n):
@@ -280,7 +281,7 @@ def solve_rows_cd(G: Array, B: Array, X: Array, sweeps: int, tol: float) -> None
     cd_each_row(padded, B, X, sweeps, tol, aligned_vector(len(G)))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def cd_each_row(G: Array, B: Array, X: Array, sweeps: int, tol: float, gradient: Array) -> None:
     n, R = X.shape
     for i in range(n):

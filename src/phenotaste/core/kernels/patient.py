@@ -25,11 +25,14 @@ from phenotaste.core.kernels.simd import (
     positive_part,
     round_up,
     splat,
+    sqrt,
     store,
     transpose,
+    where_greater,
 )
 from phenotaste.core.kernels.sums import square_sum
 from phenotaste.core.kernels.tridiagonal import change_basis
+from phenotaste.core.kernels.unit_columns import unit_columns_step
 from phenotaste.core.records import Array, Model, Shard, Weights
 
 WARM_START_SWEEPS = 4  # of coordinate descent, which predict the positive scores before `bpp`
@@ -86,8 +89,8 @@ class StepInputs(NamedTuple):
     model: PreparedModel
     U: Array  # visits × R
     U_prev: Array  # U one step ago
-    beta: Array  # patients: the step starts from max(0, U + β (U − U_prev))
-    exact: bool  # U by NNLS instead of coordinate descent
+    beta: Array  # patients: the step starts from max(0, U + β (U − U_prev)), with unit columns if they are constrained
+    exact: bool  # without unit columns: U by NNLS instead of coordinate descent
 
 
 def padded(M: Array) -> Array:
@@ -97,8 +100,8 @@ def padded(M: Array) -> Array:
 
 
 @njit(**NJIT)
-def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
-    """B = X_k V from the non-zeros alone; returns ‖X_k‖²."""
+def read_visits(shard: Shard, k: int, scale: float, V: Array, B: Array) -> float:
+    """B = X_k V from the non-zeros alone, with X_k multiplied by `scale`; returns ‖X_k‖²."""
     start, end = shard.offsets[k], shard.offsets[k + 1]
     for i in range(start, end):
         first, last = shard.indptr[i], shard.indptr[i + 1]
@@ -107,11 +110,11 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
             x = splat(0.0)
             y = x
             for n in range(first, last):
-                value, feature = splat(np.float64(shard.data[n])), shard.indices[n]
+                value, feature = splat(scale * np.float64(shard.data[n])), shard.indices[n]
                 x, y = fma(value, load(V, (feature, j)), x), fma(value, load(V, (feature, j2)), y)
             store(B, (i - start, j), x)
             store(B, (i - start, j2), y)
-    return square_sum(shard.data, shard.indptr[start], shard.indptr[end])
+    return square_sum(shard.data, shard.indptr[start], shard.indptr[end], scale)
 
 
 @njit(**NJIT)
@@ -132,16 +135,22 @@ def fill(M: Array, rows: int, value: float) -> None:
 
 
 @njit(inline="always")
-def extrapolate_U(U: Array, U_prev: Array, beta: float, out: Array) -> None:
-    """max(0, U + β (U − U_prev)), padded and in float64."""
+def extrapolate_U(U: Array, U_prev: Array, beta: float, unit: bool, out: Array) -> None:
+    """max(0, U + β (U − U_prev)), padded and in float64, and with `unit` scaled back to unit or zero columns."""
     visits, R = U.shape
-    f = splat(beta)
-    for i in range(visits):
-        for j in range(0, out.shape[1], LANES):
+    f, one, zero = splat(beta), splat(1.0), splat(0.0)
+    for j in range(0, out.shape[1], LANES):
+        squares = zero
+        for i in range(visits):
             u = masked_load(U, (i, j), R - j)
             if beta > 0.0:
                 u = positive_part(fma(f, u - masked_load(U_prev, (i, j), R - j), u))
+                squares = fma(u, u, squares)
             store(out, (i, j), u)
+        if unit and beta > 0.0:
+            g = one / sqrt(where_greater(squares, zero, squares, one))
+            for i in range(visits):
+                store(out, (i, j), g * load(out, (i, j)))
 
 
 @njit(inline="always")
@@ -268,20 +277,19 @@ def polar_target_wide(
 
 @njit(inline="always")
 def solve_U(
-    U_start: Array,
-    B: Array,
-    visits: int,
-    mu: float,
-    exact: bool,
-    model: PreparedModel,
-    scratch: PatientScratch,
+    inputs: StepInputs, k: int, U_start: Array, B: Array, visits: int, scratch: PatientScratch
 ) -> None:
-    """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H."""
+    """U: NNLS rows with Gram (w wᵀ)∘VᵀV + μI and right-hand sides B∘w + μ Q H, or unit columns."""
     U, w, rhs = scratch.U, scratch.w, scratch.rhs
+    weights, model = inputs.weights, inputs.model
+    mu = weights.mu[k]
     for i in range(visits):
         for j in range(0, U.shape[1], LANES):
             store(rhs, (i, j), fma(load(B, (i, j)), load(w, j), load(scratch.mu_QH, (i, j))))
-    if not exact:
+    if weights.unit:
+        unit_columns_step(U_start, rhs, visits, w, model.VV, weights.tau, scratch.columns, U)
+        return
+    if not inputs.exact:
         cd_rows(U_start, rhs, visits, w, model.VV, mu, scratch.cd, U)
         return
     R = scratch.passive.size
@@ -296,12 +304,10 @@ def solve_U(
 
 
 @njit(inline="always")
-def solve_and_store_U(
-    inputs: StepInputs, k: int, mu: float, U_start: Array, B: Array, scratch: PatientScratch
-) -> None:
+def solve_and_store_U(inputs: StepInputs, k: int, U_start: Array, B: Array, scratch: PatientScratch) -> None:
     """The new U of patient k, from the scores and μ Q H in `scratch`, stored in `inputs.U_prev`."""
     stored = inputs.U_prev[inputs.shard.offsets[k] : inputs.shard.offsets[k + 1]]
-    solve_U(U_start, B, len(stored), mu, inputs.exact, inputs.model, scratch)
+    solve_U(inputs, k, U_start, B, len(stored), scratch)
     for i in range(stored.shape[0]):
         for r in range(stored.shape[1]):
             stored[i, r] = scratch.U[i, r]
@@ -310,23 +316,20 @@ def solve_and_store_U(
 
 
 @njit(inline="always")
-def patient_step(
-    inputs: StepInputs, k: int, mu: float, scratch: PatientScratch, single: SingleScratch
-) -> float:
-    """One patient step: w, then Q, then U.
+def patient_step(inputs: StepInputs, k: int, scratch: PatientScratch, single: SingleScratch) -> float:
+    """One patient step: w, then Q, then U; nothing without a history.
 
     Returns ‖X_k‖². U, w and μ Q H stay in `scratch`, U_start and B in `single`, for the sums and the loss.
     """
-    shard, model = inputs.shard, inputs.model
+    shard, weights, model = inputs.shard, inputs.weights, inputs.model
     start, end = shard.offsets[k], shard.offsets[k + 1]
     visits = end - start
-    norm = read_visits(shard, k, model.V, single.B)
-    extrapolate_U(inputs.U[start:end], inputs.U_prev[start:end], inputs.beta[k], single.U_start)
-    solve_scores(single.U_start, visits, shard.static[k], model, scratch, single)
-    if norm == 0.0:  # no history: scores from the static features alone
+    norm = read_visits(shard, k, weights.scale[k], model.V, single.B)
+    if norm == 0.0:
         fill(inputs.U_prev[start:end], visits, 0.0)
-        fill(scratch.U, visits, 0.0)
         return norm
-    polar_target(single.U_start, visits, mu, model, scratch, single)
-    solve_and_store_U(inputs, k, mu, single.U_start, single.B, scratch)
+    extrapolate_U(inputs.U[start:end], inputs.U_prev[start:end], inputs.beta[k], weights.unit, single.U_start)
+    solve_scores(single.U_start, visits, shard.static[k], model, scratch, single)
+    polar_target(single.U_start, visits, weights.mu[k], model, scratch, single)
+    solve_and_store_U(inputs, k, single.U_start, single.B, scratch)
     return norm

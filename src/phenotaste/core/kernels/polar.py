@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from phenotaste.core.kernels.eigen import eigh_in_place
+from phenotaste.core.kernels.kernel_cache import CACHE
 from phenotaste.core.kernels.simd import FASTMATH, NJIT_ALLOC
 from phenotaste.core.records import Array
 
@@ -34,7 +35,7 @@ def new_eigh_scratch(R: int) -> EighScratch:
 # Products written out: numpy's take longer to compile than the rest of this file.
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH)
+@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
 def matmul(A: Array, B: Array, out: Array) -> None:
     """out = A B."""
     for i in range(A.shape[0]):
@@ -46,7 +47,7 @@ def matmul(A: Array, B: Array, out: Array) -> None:
                 out[i, j] += factor * B[k, j]
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH)
+@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
 def matmul_nt(A: Array, B: Array, out: Array) -> None:
     """out = A Bᵀ."""
     for i in range(A.shape[0]):
@@ -57,7 +58,7 @@ def matmul_nt(A: Array, B: Array, out: Array) -> None:
             out[i, j] = value
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH)
+@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
 def matmul_tn(A: Array, B: Array, out: Array) -> None:
     """out = AᵀB."""
     for i in range(A.shape[1]):
@@ -70,7 +71,7 @@ def matmul_tn(A: Array, B: Array, out: Array) -> None:
                 out[i, j] += factor * B[k, j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def sigma_floor(values: Array) -> float:
     """The lower bound of the singular values of M, from the eigenvalues of C."""
     top = 0.0
@@ -79,7 +80,7 @@ def sigma_floor(values: Array) -> float:
     return max(SIGMA_FLOOR, SIGMA_RTOL * np.sqrt(top))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def inverse_sqrt_eigh(C: Array, scratch: EighScratch, out: Array) -> None:
     """C^(-1/2), with the singular values of M bounded below; C is overwritten."""
     R = C.shape[0]
@@ -93,7 +94,7 @@ def inverse_sqrt_eigh(C: Array, scratch: EighScratch, out: Array) -> None:
     matmul_tn(Z, Z, out)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def polar_tall(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
     """Q = M C^(-1/2) for at floor as many visits as phenotypes."""
     M, C, root = np.empty(U.shape), np.empty(H.shape), np.empty(H.shape)
@@ -103,7 +104,7 @@ def polar_tall(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
     matmul(M, root, Q)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def polar_wide(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
     """Q for fewer visits than phenotypes, from M Mᵀ, which has no null space of mere rounding noise as C does."""
     visits, R = U.shape
@@ -145,7 +146,7 @@ def polar_eigh(
             mu_Q[i, r], mu_QH[i, r] = mu * Q[i, r], mu * QH[i, r]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def nuclear_norm(M: Array, scratch: EighScratch) -> float:
     """‖M‖_*, with singular values as norms of M along its singular vectors, so that small ones stay accurate."""
     visits, R = M.shape

@@ -14,6 +14,7 @@ from phenotaste.core.kernels.inverse_sqrt import InvSqrtScratch, new_inv_sqrt_sc
 from phenotaste.core.kernels.nnls import NNLSScratch, new_nnls_scratch
 from phenotaste.core.kernels.polar import EighScratch, new_eigh_scratch
 from phenotaste.core.kernels.simd import LANES, aligned_matrix, aligned_vector, round_up
+from phenotaste.core.kernels.unit_columns import ColumnScratch, new_column_scratch
 from phenotaste.core.records import Array
 
 BATCH_MAX_RANK = 16  # up to this rank, eight patients are processed at a time
@@ -75,6 +76,7 @@ class PatientScratch(NamedTuple):
     passive: Array
     nnls: NNLSScratch
     cd: CDScratch
+    columns: ColumnScratch
     eigh: EighScratch
 
 
@@ -115,6 +117,7 @@ def new_thread_scratch(visits: int, R: int) -> ThreadScratch:
         passive=np.empty(R, np.bool_),
         nnls=new_nnls_scratch(R),
         cd=new_cd_scratch(R),
+        columns=new_column_scratch(visits, R),
         eigh=new_eigh_scratch(R),
     )
     single = SingleScratch(

@@ -20,13 +20,14 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, models, register_model
 
+from phenotaste.core.kernels.kernel_cache import CACHE
 from phenotaste.core.records import Array
 
 # Compiled loops may fuse and reorder sums. NaN and infinity keep their meaning.
 FASTMATH = {"contract", "reassoc"}
 # Kernels allocate nothing: without numba's atomic reference counts of every array in every record, the patient step
 # takes a fifth less time.
-NJIT: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+NJIT: dict[str, Any] = {"cache": CACHE, "nogil": True, "_nrt": False}
 NJIT_ALLOC: dict[str, Any] = {**NJIT, "_nrt": True}  # for functions that kernels call and that allocate
 
 LANES = 8
@@ -139,18 +140,25 @@ def broadcast_element(typing: Any, array: Any, offset: Any) -> Any:
 
 
 @operation
-def transpose(typing: Any, source: Any, at: Any, target: Any, to: Any) -> Any:
-    """Transpose the 8 × 8 block at source[at] into target[to]; both indices are pairs."""
+def transpose_strided(
+    typing: Any, source: Any, at: Any, stride: Any, target: Any, to: Any, target_stride: Any
+) -> Any:
+    """Transpose an 8 × 8 block between flattened arrays: its rows begin at source[at], source[at + stride], …"""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kinds, step = signature.args, ir.IntType(64)
-        first = element_pointer(context, builder, kinds[:2], values[:2])
-        width = builder.extract_value(context.make_array(kinds[0])(context, builder, values[0]).shape, 1)
-        rows = []
-        for i in range(LANES):
-            pointer = builder.gep(first, [builder.mul(width, ir.Constant(step, i))])
-            rows.append(builder.load(builder.bitcast(pointer, DOUBLES.as_pointer()), align=8))
-        for half in (4, 2, 1):  # swap the upper right and lower left quarter of ever minimum blocks
+        kinds = signature.args
+
+        def pointers(array: int) -> list[Any]:
+            data = context.make_array(kinds[array])(context, builder, values[array]).data
+            offset, stride = (
+                context.cast(builder, values[n], kinds[n], types.intp) for n in (array + 1, array + 2)
+            )
+            first = builder.gep(data, [offset])
+            steps = [builder.mul(stride, ir.Constant(ir.IntType(64), i)) for i in range(LANES)]
+            return [builder.bitcast(builder.gep(first, [step]), DOUBLES.as_pointer()) for step in steps]
+
+        rows = [builder.load(pointer, align=8) for pointer in pointers(0)]
+        for half in (4, 2, 1):  # swap the upper right and lower left quarter of ever smaller blocks
             low = [i + (0 if i & half == 0 else LANES - half) for i in range(LANES)]
             high = [i + (half if i & half == 0 else LANES) for i in range(LANES)]
             kind = ir.VectorType(ir.IntType(32), LANES)
@@ -159,14 +167,20 @@ def transpose(typing: Any, source: Any, at: Any, target: Any, to: Any) -> Any:
                     a, b = rows[i], rows[i + half]
                     rows[i] = builder.shuffle_vector(a, b, ir.Constant(kind, low))
                     rows[i + half] = builder.shuffle_vector(a, b, ir.Constant(kind, high))
-        first = element_pointer(context, builder, kinds[2:], values[2:])
-        width = builder.extract_value(context.make_array(kinds[2])(context, builder, values[2]).shape, 1)
-        for i in range(LANES):
-            pointer = builder.gep(first, [builder.mul(width, ir.Constant(step, i))])
-            builder.store(rows[i], builder.bitcast(pointer, DOUBLES.as_pointer()), align=8)
+        for row, pointer in zip(rows, pointers(3), strict=True):
+            builder.store(row, pointer, align=8)
         return context.get_dummy_value()
 
-    return types.void(source, at, target, to), code
+    return types.void(source, at, stride, target, to, target_stride), code
+
+
+@njit(inline="always")
+def transpose(source: Array, at: tuple[int, int], target: Array, to: tuple[int, int]) -> None:
+    """Transpose the 8 × 8 block at source[at] into target[to]."""
+    width, target_width = source.shape[1], target.shape[1]
+    transpose_strided(
+        source, at[0] * width + at[1], width, target, to[0] * target_width + to[1], target_width
+    )
 
 
 @operation
@@ -319,4 +333,7 @@ def aligned_matrix(rows: int, columns: int) -> Array:
 
 def aligned_vector(n: int) -> Array:
     """The same in one dimension."""
-    return aligned_matrix(LANES, n)[0]
+    n = -(-n // LANES) * LANES
+    buffer = np.zeros(n + LANES)
+    skip = -buffer.ctypes.data % (8 * LANES) // 8
+    return buffer[skip : skip + n]

@@ -6,10 +6,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numba import njit
 
+from phenotaste.core.kernels.kernel_cache import CACHE
 from phenotaste.core.kernels.matmul import add_transposed, multiply_transposed
 from phenotaste.core.kernels.scratch import PatientScratch
 from phenotaste.core.kernels.simd import FASTMATH, LANES, aligned_matrix, fma, load, splat, store
-from phenotaste.core.records import Array, Shard, Sums
+from phenotaste.core.kernels.unit_columns import roughness
+from phenotaste.core.records import N_SCALARS, Array, Shard, Sums, Weights
 
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ class SumsAccumulator:
         UU, WW, QU, QHU = (
             np.ascontiguousarray(part[:R, :R]) for part in (sums.UU, sums.WW, sums.QU, sums.QHU)
         )
-        return Sums(UU, XU, WW, AW, QU + H_inv_T @ QHU, sums.scalars[:4].copy())
+        return Sums(UU, XU, WW, AW, QU + H_inv_T @ QHU, sums.scalars[:N_SCALARS].copy())
 
     def _parts(self, block: Array) -> BlockSums:
         UU, XU, WW, AW, QU, QHU, scalars = np.split(block, self.edges)
@@ -77,63 +79,71 @@ def add_in_place(total: Array, part: Array) -> Array:
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FASTMATH)
-def square_sum(data: Array, first: int, last: int) -> float:
+@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+def square_sum(data: Array, first: int, last: int, scale: float = 1.0) -> float:
     total = 0.0
     for n in range(first, last):
-        value = np.float64(data[n])
+        value = scale * np.float64(data[n])
         total += value * value
     return total
 
 
 @njit(inline="always")
 def add_patient(
-    shard: Shard, k: int, mu: float, norm: float, scratch: PatientScratch, sums: BlockSums
+    shard: Shard, k: int, weights: Weights, norm: float, scratch: PatientScratch, sums: BlockSums
 ) -> None:
-    """Add a patient to the sums, from the `scratch` that the patient step leaves."""
+    """Add a patient with a history to the sums, from the `scratch` that the patient step leaves."""
+    if norm == 0.0:
+        return
     first = shard.offsets[k]
     visits = shard.offsets[k + 1] - first
     R, w, U, G = scratch.passive.size, scratch.w, scratch.U, scratch.G
+    mu, influence = weights.mu[k], weights.influence[k]
     multiply_transposed(U, U, R, visits, G)
-    if mu > 0.0 and norm > 0.0:
+    if mu > 0.0:
         if scratch.has_Q[0]:
-            add_transposed(scratch.mu_Q, U, R, visits, sums.QU)
+            add_transposed(scratch.mu_Q, U, R, visits, influence, sums.QU)
         else:
-            add_transposed(scratch.mu_QH, U, R, visits, sums.QHU)
+            add_transposed(scratch.mu_QH, U, R, visits, influence, sums.QHU)
     size = 0.0
     for r in range(R):
         size += G[r, r]
-        f = splat(w[r])
+        f = splat(influence * w[r])
         for j in range(0, U.shape[1], LANES):
             ww = f * load(w, j)
             store(sums.WW, (r, j), load(sums.WW, (r, j)) + ww)
             store(sums.UU, (r, j), fma(ww, load(G, (r, j)), load(sums.UU, (r, j))))
-    add_visits(shard, first, visits, U, w, sums.XU)
+    add_visits(shard, first, visits, weights.scale[k], influence, U, w, sums.XU)
     a = shard.static[k]
     for j in range(0, U.shape[1], LANES):
-        x = load(w, j)
+        x = splat(influence) * load(w, j)
         for p in range(a.size):
             store(sums.AW, (p, j), fma(splat(a[p]), x, load(sums.AW, (p, j))))
-    sums.scalars[0] += norm
-    sums.scalars[1] += square_sum(a, 0, a.size)
-    sums.scalars[2] += mu
-    sums.scalars[3] += mu * size
+    sums.scalars[0] += influence * norm
+    sums.scalars[1] += influence * square_sum(a, 0, a.size)
+    sums.scalars[2] += influence * mu
+    sums.scalars[3] += influence * mu * size
+    if weights.tau > 0.0:
+        sums.scalars[4] += influence * weights.tau * roughness(U, visits)
 
 
 @njit(inline="always")
-def add_visits(shard: Shard, first: int, visits: int, U: Array, w: Array, XU: Array) -> None:
+def add_visits(
+    shard: Shard, first: int, visits: int, scale: float, influence: float, U: Array, w: Array, XU: Array
+) -> None:
     """XU += Xᵀ U diag(w), from the non-zeros alone."""
+    p = splat(influence)
     for i in range(visits):
         start, end = shard.indptr[first + i], shard.indptr[first + i + 1]
         for j in range(0, U.shape[1] - LANES, 2 * LANES):
-            x, y = load(U, (i, j)) * load(w, j), load(U, (i, j + LANES)) * load(w, j + LANES)
+            x, y = load(U, (i, j)) * load(w, j) * p, load(U, (i, j + LANES)) * load(w, j + LANES) * p
             for n in range(start, end):
-                row, f = shard.indices[n], splat(np.float64(shard.data[n]))
+                row, f = shard.indices[n], splat(scale * np.float64(shard.data[n]))
                 store(XU, (row, j), fma(f, x, load(XU, (row, j))))
                 store(XU, (row, j + LANES), fma(f, y, load(XU, (row, j + LANES))))
         if U.shape[1] % (2 * LANES):
             j = U.shape[1] - LANES
-            x = load(U, (i, j)) * load(w, j)
+            x = load(U, (i, j)) * load(w, j) * p
             for n in range(start, end):
-                row, f = shard.indices[n], splat(np.float64(shard.data[n]))
+                row, f = shard.indices[n], splat(scale * np.float64(shard.data[n]))
                 store(XU, (row, j), fma(f, x, load(XU, (row, j))))

@@ -91,7 +91,7 @@ class DaskEngine(Engine):
             check_same_versions(client, folder)
             session = DaskSession(
                 client,
-                tasks.Job(folder, secrets.token_hex(8), rank, n_features, exact, dtype, weights.lam),
+                tasks.Job(folder, secrets.token_hex(8), rank, n_features, exact, dtype, *weights[:3]),
                 shard,
                 weights,
                 block_edges(shard, n_features + shard.static.shape[1], rank),

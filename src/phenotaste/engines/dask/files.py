@@ -23,6 +23,8 @@ from phenotaste.storage.encoding import tensor_buffers, tensor_views
 NAME = re.compile(r"[a-z]+/([0-9a-f]{16}/)?[0-9]{5,}\.([0-9a-f]{64})\.safetensors")
 # Seconds between attempts to read: a network file system may show a file of another machine late.
 READ_DELAYS = (0.2, 1.0)
+# Attempts to remove a folder, and seconds between them: it stays if a file is added between listing and removal.
+REMOVALS, REMOVAL_DELAY = 20, 0.05
 
 
 class DamagedFile(Exception):
@@ -110,9 +112,14 @@ class WorkFolder(NamedTuple):
                     self._remote().rm_file(self._at(name))
 
     def remove_folder(self, part: str) -> None:
-        """Remove a subfolder with its files."""
+        """Remove a subfolder with its files, also those that a late worker adds meanwhile."""
         if self.local:
-            shutil.rmtree(Path(self.url) / part, ignore_errors=True)
+            folder = Path(self.url) / part
+            for _ in range(REMOVALS):
+                shutil.rmtree(folder, ignore_errors=True)
+                if not folder.exists():
+                    return
+                time.sleep(REMOVAL_DELAY)
         else:
             with suppress(OSError):
                 self._remote().rm(self._at(part), recursive=True)

@@ -227,7 +227,7 @@ class DaskSession(EngineSession):
 
     def _write_block(self, number: int, *, reuse: bool) -> str:
         patients = self.ranges[number]
-        return tasks.write_block(self.job.folder, number, self.shard, self.weights.mu, *patients, reuse=reuse)
+        return tasks.write_block(self.job.folder, number, self.shard, self.weights, *patients, reuse=reuse)
 
     def _numbers(self) -> list[int]:
         return list(range(len(self.ranges)))
@@ -248,7 +248,7 @@ class DaskSession(EngineSession):
         U = self._allocate_U((int(offsets[-1]), self.job.rank))
         for (first, last), part in zip(self.ranges, parts, strict=True):
             U[offsets[first] : offsets[last]] = self._read_U(part.U)
-        columns = zip(*((part.W, part.loss, part.static_error, part.cp_gap) for part in parts), strict=True)
+        columns = zip(*(part.rest for part in parts), strict=True)
         return Scored(U, *(np.concatenate(column) for column in columns))
 
     def _allocate_U(self, shape: tuple[int, int]) -> Array:

@@ -17,6 +17,8 @@ from phenotaste.core.records import Array, Model, Shard, Weights
 from phenotaste.engines.dask.files import DamagedFile, WorkFolder
 from phenotaste.engines.threads import ThreadSession, one_blas_thread
 
+PATIENT_WEIGHTS = ("mu", "scale", "influence")  # fields of `Weights` with an entry for every patient
+
 
 class Job(NamedTuple):
     """What all tasks of a fit have in common."""
@@ -28,6 +30,8 @@ class Job(NamedTuple):
     exact: bool
     dtype: str
     lam: float
+    tau: float
+    unit: bool
 
 
 class SteppedBlocks(NamedTuple):
@@ -41,18 +45,16 @@ class ScoredBlock(NamedTuple):
     """`Scored` of one block, with U in a file."""
 
     U: str
-    W: Array
-    loss: Array
-    static_error: Array
-    cp_gap: Array
+    rest: tuple[Array, ...]  # the other fields, in their order
 
 
 def write_block(
-    folder: WorkFolder, number: int, shard: Shard, mu: Array, first: int, last: int, *, reuse: bool
+    folder: WorkFolder, number: int, shard: Shard, weights: Weights, first: int, last: int, *, reuse: bool
 ) -> str:
-    """Write the data of patients first..last."""
+    """Write the data and the weights of patients first..last."""
     offsets = shard.offsets[first : last + 1]
     indptr = shard.indptr[offsets[0] : offsets[-1] + 1]
+    own = weights.of_patients(first, last)
     return folder.write(
         f"blocks/{number:05d}",
         {
@@ -61,7 +63,7 @@ def write_block(
             "indptr": indptr - indptr[0],
             "offsets": offsets - offsets[0],
             "static": shard.static[first:last],
-            "mu": mu[first:last],
+            **{name: getattr(own, name) for name in PATIENT_WEIGHTS},
         },
         reuse=reuse,
     )
@@ -97,14 +99,14 @@ def add(left: SteppedBlocks, right: SteppedBlocks) -> SteppedBlocks:
 
 def score(block: str, U: str, *, job: Job, model: Model) -> ScoredBlock:
     with single_blas_thread():
-        return ScoredBlock(U, *open_block(job, block, read_U(job, U)).score(owned_copy(model))[1:])
+        return ScoredBlock(U, open_block(job, block, read_U(job, U)).score(owned_copy(model))[1:])
 
 
 def project(number: int, block: str, *, job: Job, model: Model, tol: float, max_iter: int) -> ScoredBlock:
     """A block under a fixed model, from its initial U."""
     with single_blas_thread():
         scored = open_block(job, block).project(owned_copy(model), tol, max_iter)
-        return ScoredBlock(write_U(job, number, scored.U), *scored[1:])
+        return ScoredBlock(write_U(job, number, scored.U), scored[1:])
 
 
 def is_intact(name: str, *, job: Job) -> bool:
@@ -151,7 +153,7 @@ def owned_copy(model: Model) -> Model:
 
 def open_block(job: Job, block: str, U: Array | None = None, U_prev: Array | None = None) -> ThreadSession:
     arrays = job.folder.read(block)
-    mu = arrays.pop("mu")
+    weights = Weights(job.lam, job.tau, job.unit, *(arrays.pop(name) for name in PATIENT_WEIGHTS))
     for array in arrays.values():
         array.flags.writeable = False  # as the cohort's own: numba compiles another type anew
     shard = Shard(**arrays)
@@ -159,7 +161,7 @@ def open_block(job: Job, block: str, U: Array | None = None, U_prev: Array | Non
         U = np.zeros((int(shard.offsets[-1]), job.rank), job.dtype)
     return ThreadSession(
         shard,
-        Weights(job.lam, mu),
+        weights,
         U,
         job.n_features,
         exact=job.exact,

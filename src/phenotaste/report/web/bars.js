@@ -14,6 +14,14 @@ function matches(name) {
   return view.search.length > 0 && view.search.every((word) => lower.includes(word));
 }
 
+// A fact among the patients who have the phenotype, against all patients of the fit.
+function describeRates({ here, rate, numeric }) {
+  if (here === null || rate === null || rate === undefined) return "";
+  if (numeric) return `mean ${amount(here)}, ${amount(rate)} in all patients`;
+  const lift = rate > 0 ? ` (×${ratio(here / rate)})` : "";
+  return `${percent(here)} of those who have it, ${percent(rate)} of all${lift}`;
+}
+
 // `first` bars are shown from the start. Elements are reused when the order changes.
 function barList(title, kind, rows, first) {
   const list = make("ul", { class: `bars ${kind}` });
@@ -49,6 +57,7 @@ function barList(title, kind, rows, first) {
         bar: make("i"),
         weight: make("span", { class: "weight" }),
         lift: make("span", { class: "lift" }),
+        rates: make("span", { class: "rates soft" }),
       };
       parts.item = make(
         "li",
@@ -57,6 +66,7 @@ function barList(title, kind, rows, first) {
         make("span", { class: "track", "aria-hidden": "true" }, parts.bar),
         parts.weight,
         parts.lift,
+        parts.rates,
       );
       pool[i] = parts;
     }
@@ -79,6 +89,7 @@ function barList(title, kind, rows, first) {
       parts.weight.textContent = entry.weight.toFixed(2);
       parts.lift.textContent =
         view.lambda < 1 ? `×${entry.lift >= 10 ? Math.round(entry.lift) : entry.lift.toFixed(1)}` : "";
+      parts.rates.textContent = describeRates(entry);
       parts.item.className = matches(entry.name) ? "match" : "";
       if (parts.item.parentNode !== list) list.append(parts.item);
     });

@@ -18,16 +18,16 @@ function facts(phenotype) {
   const { patients, share } = phenotype.leading;
   const leading =
     patients === null && share === null
-      ? TOO_FEW
+      ? WITHHELD
       : patients === null
         ? percent(share)
-        : `${count(patients)}${share === null ? "" : ` (${percent(share)})`}`;
+        : `${content.trusted ? "" : "about "}${count(patients)}${share === null ? "" : ` (${percent(share)})`}`;
   return make(
     "dl",
     { class: "facts" },
     fact(
       "Present in",
-      phenotype.prevalence === null ? TOO_FEW : `${percent(phenotype.prevalence)} of patients`,
+      phenotype.prevalence === null ? WITHHELD : `${percent(phenotype.prevalence)} of patients`,
       phenotype.prevalence,
     ),
     fact("Leads in", leading, share),

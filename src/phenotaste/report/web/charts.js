@@ -89,7 +89,6 @@ function typicalCourses(typical) {
         {},
         group.curve.length > 0 ? sparkline(group.curve, top) : null,
         make("b", {}, group.label),
-        make("span", { class: "soft" }, count(group.patients)),
       ),
     ),
   );

@@ -43,25 +43,26 @@ function oneLine(text) {
 const integers = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const digits = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 3 });
 
-const TOO_FEW = content.trusted ? "not known" : `fewer than ${content.min_cell_size} patients`;
+// Also zero, and figures of which the rest is small.
+const WITHHELD = content.trusted ? "not known" : "withheld";
 
 function count(value, word = "patient") {
-  return value === null ? TOO_FEW : `${integers.format(value)} ${word}${value === 1 ? "" : "s"}`;
+  return value === null ? WITHHELD : `${integers.format(value)} ${word}${value === 1 ? "" : "s"}`;
 }
 
 function percent(share) {
-  if (share === null) return TOO_FEW;
+  if (share === null) return WITHHELD;
   const value = 100 * share;
   return `${value > 0 && value < 10 ? Number(value.toFixed(1)) : Math.round(value)}%`;
 }
 
 function amount(value) {
-  return value === null ? TOO_FEW : digits.format(value).replace("-", "−");
+  return value === null ? WITHHELD : digits.format(value).replace("-", "−");
 }
 
 // Similarities and odds ratios, to two decimals.
 function ratio(value) {
-  return value === null ? TOO_FEW : value >= 10 ? amount(value) : value.toFixed(2);
+  return value === null ? WITHHELD : value >= 10 ? amount(value) : value.toFixed(2);
 }
 
 function lines(pairs, className = "lines") {

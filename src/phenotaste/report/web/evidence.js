@@ -37,7 +37,7 @@ function courseBlock(phenotype) {
       choice.input.checked = choice.value === unit;
     });
     const empty = unit === "months" && content.phenotypes.every((other) => other.course.months === null);
-    const missing = empty ? "The dates of the visits are not known." : TOO_FEW;
+    const missing = empty ? "The dates of the visits are not known." : WITHHELD;
     figure.replaceChildren(
       band && band.x.length > 0 ? courseChart(band, unit) : make("p", { class: "missing" }, missing),
     );
@@ -57,7 +57,7 @@ function courseBlock(phenotype) {
     make(
       "p",
       { class: "soft" },
-      "Activity in the patients it leads in: median, and quartiles as a band.",
+      "Activity (score × course, in the data's own units) in the patients it leads in: median, and quartiles as a band, each the mean of 11 patients around it.",
     ),
   );
   const typical =
@@ -95,7 +95,7 @@ function profileRow(contrast) {
   const known = contrast.effect !== null;
   const name = make("th", { scope: "row" }, breakable(contrast.feature));
   if (contrast.leading === null || contrast.rest === null)
-    return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, TOO_FEW));
+    return make("tr", {}, name, make("td", { colspan: 4, class: "missing" }, WITHHELD));
   const figures = [contrast.leading, contrast.rest].map((number) =>
     make("td", { class: "figure" }, value(number)),
   );
@@ -150,7 +150,7 @@ function profileBlock(phenotype) {
 function outcomeBlock(link) {
   const known = link.odds_ratio !== null && link.low !== null && link.high !== null;
   const finding = !known
-    ? TOO_FEW
+    ? WITHHELD
     : link.low > 1
       ? "more frequent with this phenotype"
       : link.high < 1

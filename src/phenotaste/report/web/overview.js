@@ -18,7 +18,7 @@ function mapMark(point, number, x, y, radius) {
   const update = () => {
     const given = decision(number).name;
     name.textContent = characterCount(given) > 22 ? `${truncate(given, 21)}…` : given;
-    const patients = point.size === null ? TOO_FEW : `in ${percent(point.size)} of patients`;
+    const patients = point.size === null ? WITHHELD : `in ${percent(point.size)} of patients`;
     title.textContent = `${titleOf(number)}: ${patients}`;
   };
   return { number, radius, link, texts: [figure, name], update };
@@ -84,8 +84,11 @@ function fitPanel(loss, outcome) {
 }
 
 function attritionRow(step, isFirst, largest) {
-  const left = step.patients === null ? TOO_FEW : integers.format(step.patients);
-  const removed = step.removed === null ? TOO_FEW : step.removed === 0 ? "none" : integers.format(step.removed);
+  const left = step.patients === null ? WITHHELD : integers.format(step.patients);
+  const removed =
+    step.removed === null
+      ? `removed: ${WITHHELD}`
+      : `${step.removed === 0 ? "none" : integers.format(step.removed)} removed`;
   const bar = make("span", { class: "track", "aria-hidden": "true" }, make("i"));
   bar.firstChild.style.width = `${(100 * (step.patients ?? 0)) / largest}%`;
   return make(
@@ -94,7 +97,7 @@ function attritionRow(step, isFirst, largest) {
     make("span", { class: "step" }, step.step),
     make("span", { class: step.patients === null ? "missing" : "left" }, left),
     step.patients === null ? null : bar,
-    isFirst ? null : make("span", { class: "soft removed" }, `${removed} removed`),
+    isFirst ? null : make("span", { class: "soft removed" }, removed),
   );
 }
 
@@ -133,8 +136,10 @@ function fillHow() {
   const few = content.trusted
     ? []
     : [
-        `“${TOO_FEW[0].toUpperCase()}${TOO_FEW.slice(1)}” replaces a figure that is about so few patients, ` +
-          "or that would reveal such a figure by subtraction.",
+        "Numbers of patients are rounded to multiples of 5, up or down at random, and percentages, odds and their " +
+          "intervals are computed from rounded numbers. Extreme values are limited in means, which are rounded too. " +
+          `“Withheld” replaces a figure about fewer than ${content.min_cell_size} patients, or hardly more: ` +
+          "of those who have something or of those who do not. No patients at all are withheld as well.",
       ];
   const paragraphs = [
     "A weight is relative to the largest weight of any code in any phenotype, or, for facts about the patient, of any " +

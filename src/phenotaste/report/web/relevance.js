@@ -40,6 +40,7 @@ function featureRows(phenotype, kind) {
     const lift = expected[kind][feature] > 0 ? p / expected[kind][feature] : 1;
     return {
       ...content.features[kind][feature],
+      here: kind === "static" ? (phenotype.rates[feature] ?? null) : null,
       weight,
       lift,
       logP: Math.log(p),

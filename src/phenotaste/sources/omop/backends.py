@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phenotaste.errors import InputError
+from phenotaste.errors import InputError, safe
 from phenotaste.sources.omop.cdm import CdmBackend
+from phenotaste.sources.omop.cdm_schema import CONCEPT, VOCABULARY_TABLES
 from phenotaste.sources.typed_tables import CSV, PARQUET, read_file
-from phenotaste.sources.workspace import Workspace
+from phenotaste.sources.workspace import Workspace, translate_errors
 
 if TYPE_CHECKING:
     from ibis import Table
@@ -28,7 +29,7 @@ SERVERS = re.compile(rf"{SERVER}(?:,{SERVER})*")
 
 
 class DuckDBBackend(CdmBackend):
-    """A database file, attached read-only to the workspace."""
+    """A database file, attached read-only to the workspace; its views cannot read other files."""
 
     def __init__(self, workspace: Workspace, path: Path) -> None:
         import duckdb
@@ -42,6 +43,7 @@ class DuckDBBackend(CdmBackend):
                 f"{path} could not be opened as a DuckDB database; check that it is one, that you may read it, "
                 "and that no other program has it open for writing."
             ) from None
+        workspace.confine()
         self.names: dict[str, list[str]] | None = None
 
     def schemas(self) -> dict[str, list[str]]:
@@ -53,7 +55,16 @@ class DuckDBBackend(CdmBackend):
         return self.names
 
     def open(self, schema: str, table: str) -> "Table":
-        return self.workspace.con.table(table, database=(CATALOG, schema))
+        import duckdb
+        from ibis.common.exceptions import TableNotFound
+
+        try:
+            with translate_errors(table):
+                return self.workspace.con.table(table, database=(CATALOG, schema))
+        except (duckdb.Error, TableNotFound):
+            raise InputError(
+                f"{table} of {self.label} cannot be read; if it is a view, store its rows as a table."
+            ) from None
 
 
 class FolderBackend(CdmBackend):
@@ -73,7 +84,9 @@ class FolderBackend(CdmBackend):
 
     def open(self, schema: str, table: str) -> "Table":
         files = _tables(self.path / schema)[table]
-        return read_file(self.workspace, files, table)
+        # OHDSI's Athena writes vocabularies with tabs, and quotes in names stand for themselves.
+        plain = table.lower() in VOCABULARY_TABLES
+        return read_file(self.workspace, files, table, quoted_tabs=not plain)
 
     def materialise(self, table: "Table", name: str) -> "Table":
         if all(kind.is_string() for kind in table.schema().types):  # CSV: parse it once
@@ -127,7 +140,7 @@ def redacted(location: str) -> str:
     """
     scheme = SCHEME.match(location)
     if not scheme:
-        return "…" if "password" in location.lower() else location
+        return "…" if "password" in location.lower() else safe(location)
     authority, rest = re.fullmatch(r"([^/?#]*)(.*)", location[scheme.end() :], re.DOTALL).groups()  # type: ignore[union-attr]
     servers = authority.rpartition("@")[2]
     if "@" in rest or not SERVERS.fullmatch(servers):  # a password that contains a slash, or without a user
@@ -135,15 +148,51 @@ def redacted(location: str) -> str:
     return f"{scheme[1]}://{servers}{re.split(r'[?#&=]', rest)[0]}"
 
 
+def holds_password(location: str) -> bool:
+    """Whether a location is an address with a password.
+
+    Examples
+    --------
+    >>> holds_password("postgresql://ann:secret@db.example.org/cdm"), holds_password("postgresql://ann@host/cdm")
+    (True, False)
+    """
+    scheme = SCHEME.match(location)
+    userinfo = location[scheme.end() :].rpartition("@")[0] if scheme else ""
+    return ":" in userinfo or bool(scheme and re.search("[?&]password=", location))
+
+
 @contextmanager
-def open_cdm(workspace: Workspace, location: str, schema: str | None) -> "Iterator[CdmBackend]":
-    """Open the CDM at a location and select its schema; a server connection is closed at the end."""
+def open_cdm(
+    workspace: Workspace,
+    location: str,
+    schema: str | None,
+    vocabulary_schema: str | None = None,
+    vocabulary_folder: Path | None = None,
+) -> "Iterator[CdmBackend]":
+    """Open the CDM at a location and select its schemas; a server connection is closed at the end."""
+    if vocabulary_schema is not None and vocabulary_folder is not None:
+        raise InputError("the vocabulary is given both as a schema and as a folder; give one of them.")
     cdm = _backend(workspace, location)
     try:
         cdm.select_schema(schema)
+        if vocabulary_schema is not None:
+            cdm.vocabulary = cdm.in_schema(vocabulary_schema)
+        elif vocabulary_folder is not None:
+            cdm.vocabulary = _vocabulary_folder(workspace, vocabulary_folder)
         yield cdm
     finally:
         cdm.close()
+
+
+def _vocabulary_folder(workspace: Workspace, path: Path) -> FolderBackend:
+    """The tables of a folder, such as a download from OHDSI's Athena."""
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder; give the folder with the vocabulary tables.")
+    folder = FolderBackend(workspace, path)
+    folder.schema = ""
+    if not folder.has(CONCEPT):
+        raise InputError(f"{path} has no concept table; give the folder with the vocabulary tables.")
+    return folder
 
 
 def _backend(workspace: Workspace, location: str) -> "CdmBackend":
@@ -153,7 +202,9 @@ def _backend(workspace: Workspace, location: str) -> "CdmBackend":
     scheme = SCHEME.match(location)
     if scheme:
         if scheme[1].lower() not in ("postgres", "postgresql"):
-            raise InputError(f"{shown} is not a supported address; use postgresql://user@host/database.")
+            raise InputError(
+                f"{shown} is not a supported address; use one of PostgreSQL, which begins with postgresql:."
+            )
         return PostgresBackend(workspace, location)
     path = Path(location)
     if path.is_dir():

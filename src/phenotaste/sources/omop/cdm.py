@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.cdm_schema import PERSON, TABLES
+from phenotaste.sources.omop.cdm_schema import CONCEPT, LOCAL, PERSON, TABLES, TOLERATED, VOCABULARY_TABLES
+from phenotaste.sources.records import union
 from phenotaste.sources.typed_tables import TYPE_NAMES, can_hold, cast_columns, select_columns
 from phenotaste.sources.workspace import Workspace
 
@@ -19,7 +21,9 @@ class CdmBackend(ABC):
     def __init__(self, workspace: Workspace, label: str) -> None:
         self.workspace, self.label = workspace, label
         self.schema: str | None = None
+        self.notes: list[str] = []  # on values that could not be used
         self.tables: dict[str, Table | None] = {}
+        self.vocabulary: CdmBackend = self  # the backend of the vocabulary tables
 
     @abstractmethod
     def schemas(self) -> dict[str, list[str]]:
@@ -35,7 +39,7 @@ class CdmBackend(ABC):
 
     def cast(self, table: "Table", title: str, kinds: Mapping[str, str]) -> "Table":
         """Convert columns as `typed_tables.cast_columns` does."""
-        return cast_columns(table, title, kinds)
+        return cast_columns(table, title, kinds, TOLERATED.get(title, ()), self.notes)
 
     def fetch(self, table: "Table", name: str) -> "Table":
         """An expression over tables of the CDM as a table of the workspace."""
@@ -53,7 +57,7 @@ class CdmBackend(ABC):
 
     def select_schema(self, schema: str | None) -> None:
         """Select the requested schema, or the only one that has a person table."""
-        candidates = [name for name, tables in self.schemas().items() if _matches(PERSON, tables)]
+        candidates = self.schemas_with(PERSON)
         listed = ", ".join(candidates)
         if schema is None:
             if not candidates:
@@ -75,6 +79,27 @@ class CdmBackend(ABC):
             hint = f"; those with one are: {listed}" if candidates else ""
             raise InputError(f"{self.label} has no person table in that schema{hint}.")
 
+    def in_schema(self, schema: str) -> "CdmBackend":
+        """The same backend, with the vocabulary tables of another of its schemas."""
+        listed = ", ".join(self.schemas_with(CONCEPT)) or "none"
+        matches = _matches(schema, self.schemas())
+        if not matches:
+            raise InputError(
+                f"{self.label} has no readable schema of the name given for the vocabulary; those with a concept "
+                f"table are: {listed}."
+            )
+        other = copy(self)
+        other.schema, other.tables = _single(matches, schema, self.label), {}
+        if not other.has(CONCEPT):
+            raise InputError(
+                f"{self.label} has no concept table in the schema given for the vocabulary; those with one are: "
+                f"{listed}."
+            )
+        return other
+
+    def schemas_with(self, table: str) -> list[str]:
+        return [name for name, tables in self.schemas().items() if _matches(table, tables)]
+
     def has(self, name: str) -> bool:
         assert self.schema is not None
         return bool(_matches(name, self.schemas()[self.schema]))
@@ -88,15 +113,24 @@ class CdmBackend(ABC):
 
     def read_table(self, schema: str, name: str, layout: str) -> "Table | None":
         """A table with the columns of `layout`, possibly in another schema and under another name."""
-        matches = _matches(name, self.schemas().get(schema, []))
-        if not matches:
+        spellings = (name, LOCAL + name) if layout in VOCABULARY_TABLES else (name,)
+        found = [_matches(spelling, self.schemas().get(schema, [])) for spelling in spellings]
+        parts = [
+            self._converted(schema, _single(matches, layout, self.label), layout)
+            for matches in found
+            if matches
+        ]
+        if not parts:
             return None
-        raw = self.open(schema, _single(matches, layout, self.label))
+        common = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
+        return parts[0] if len(parts) == 1 else union(part.select(*common) for part in parts)
+
+    def _converted(self, schema: str, name: str, layout: str) -> "Table":
         required, optional = TABLES[layout]
-        selected = select_columns(raw, layout, required, optional)
+        selected = select_columns(self.open(schema, name), layout, required, optional)
         kinds = {**required, **optional}
         check_types(selected, layout, kinds)
-        table = self.materialise(selected, f"omop_raw_{layout}")
+        table = self.materialise(selected, f"omop_raw_{name}")
         others = {c: k for c, k in kinds.items() if k != "id"}
         ids = {c: identifier(table[c]) for c, k in kinds.items() if k == "id" and c in table.columns}
         return self.cast(table.mutate(**ids), layout, others)
@@ -114,13 +148,19 @@ def identifier(column: "Value") -> "Value":
     return column.cast("string")
 
 
-def event_date(table: "Table", name: str, date: str, datetime: str | None) -> "Value":
-    """The date of an event; without a date column, the day of its timestamp."""
-    if date in table.columns:
-        return table[date]
-    if datetime is not None and datetime in table.columns:
-        return table[datetime].cast("date")
-    raise InputError(f"{name} lacks the column {date}; add it.")
+def event_time(table: "Table", name: str, date: str, datetime: str | None) -> "Value":
+    """The time of an event: its timestamp, or its date where that is missing or another day."""
+    import ibis
+
+    moment = table[datetime] if datetime is not None and datetime in table.columns else None
+    if date not in table.columns:
+        if moment is None:
+            raise InputError(f"{name} lacks the column {date}; add it.")
+        return moment
+    day = table[date].cast("timestamp")
+    if moment is None:
+        return day
+    return ibis.cases((table[date].isnull() | (moment.cast("date") == table[date]), moment), else_=day)
 
 
 def column_or_null(table: "Table", column: str | None, kind: str) -> "Value":

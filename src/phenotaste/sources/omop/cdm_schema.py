@@ -1,4 +1,4 @@
-"""The tables and columns of the OMOP CDM (5.3 and 5.4) that are read, and concepts used by id."""
+"""The tables and columns of the OMOP CDM (5.3 to 5.5) that are read, and concepts used by id."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,6 +11,9 @@ CONDITION, DRUG, PROCEDURES = "condition_occurrence", "drug_exposure", "procedur
 CONDITION_ERA, DRUG_ERA = "condition_era", "drug_era"
 OBSERVATION, MEASUREMENT = "observation", "measurement"
 CONCEPT, ANCESTOR, RELATIONSHIP = "concept", "concept_ancestor", "concept_relationship"
+VOCABULARY = "vocabulary"
+VOCABULARY_TABLES = (CONCEPT, ANCESTOR, RELATIONSHIP, VOCABULARY)
+LOCAL = "2b_"  # begins the names of MIMIC's tables of local concepts, whose ids begin at two billion
 COHORT = "cohort"
 
 
@@ -22,7 +25,7 @@ class Columns(NamedTuple):
 
 
 class EventTable(NamedTuple):
-    """The columns of an event table; eras have neither a visit nor a source code."""
+    """The columns of an event table; eras have neither a visit, nor a type, nor a source code."""
 
     name: str
     kind: str
@@ -31,6 +34,7 @@ class EventTable(NamedTuple):
     datetime: str | None = None
     source_concept: str | None = None
     source_value: str | None = None
+    type: str | None = None
 
 
 EVENT_TABLES = {
@@ -44,6 +48,7 @@ EVENT_TABLES = {
             "condition_start_datetime",
             "condition_source_concept_id",
             "condition_source_value",
+            "condition_type_concept_id",
         ),
         EventTable(
             DRUG,
@@ -53,6 +58,7 @@ EVENT_TABLES = {
             "drug_exposure_start_datetime",
             "drug_source_concept_id",
             "drug_source_value",
+            "drug_type_concept_id",
         ),
         EventTable(
             PROCEDURES,
@@ -62,6 +68,7 @@ EVENT_TABLES = {
             "procedure_datetime",
             "procedure_source_concept_id",
             "procedure_source_value",
+            "procedure_type_concept_id",
         ),
         EventTable(CONDITION_ERA, DIAGNOSIS, "condition_concept_id", "condition_era_start_date"),
         EventTable(DRUG_ERA, MEDICATION, "drug_concept_id", "drug_era_start_date"),
@@ -72,7 +79,7 @@ EVENT_TABLES = {
 def _event_columns(event: EventTable) -> Columns:
     optional = {event.date: "date", "visit_occurrence_id": "id"}
     optional |= {name: "time" for name in [event.datetime] if name}
-    optional |= {name: "integer" for name in [event.source_concept] if name}
+    optional |= {name: "integer" for name in [event.source_concept, event.type] if name}
     optional |= {name: "text" for name in [event.source_value] if name}
     return Columns({"person_id": "id", event.concept: "integer"}, optional)
 
@@ -96,7 +103,12 @@ TABLES = {name: _event_columns(event) for name, event in EVENT_TABLES.items()} |
     DEATH: Columns({"person_id": "id"}, {"death_date": "date", "death_datetime": "time"}),
     VISIT: Columns(
         {"visit_occurrence_id": "id", "person_id": "id"},
-        {"visit_start_date": "date", "visit_start_datetime": "time"},
+        {
+            "visit_start_date": "date",
+            "visit_start_datetime": "time",
+            "visit_end_date": "date",
+            "visit_end_datetime": "time",
+        },
     ),
     PERIOD: Columns(
         {"person_id": "id", "observation_period_start_date": "date", "observation_period_end_date": "date"}
@@ -113,7 +125,19 @@ TABLES = {name: _event_columns(event) for name, event in EVENT_TABLES.items()} |
     ),
     MEASUREMENT: Columns(
         {"person_id": "id", "measurement_concept_id": "integer", "value_as_number": "number"},
-        {"measurement_date": "date", "measurement_datetime": "time"},
+        {
+            "measurement_date": "date",
+            "measurement_datetime": "time",
+            "visit_occurrence_id": "id",
+            "range_low": "number",
+            "range_high": "number",
+            "value_as_concept_id": "integer",
+            "unit_concept_id": "integer",
+            "unit_source_value": "text",
+            "measurement_source_concept_id": "integer",
+            "measurement_source_value": "text",
+            "measurement_type_concept_id": "integer",
+        },
     ),
     CONCEPT: Columns(
         {
@@ -135,8 +159,12 @@ TABLES = {name: _event_columns(event) for name, event in EVENT_TABLES.items()} |
         {"concept_id_1": "integer", "concept_id_2": "integer", "relationship_id": "text"},
         {"invalid_reason": "text"},
     ),
+    VOCABULARY: Columns({"vocabulary_id": "text"}),
     COHORT: Columns({"cohort_definition_id": "integer", "subject_id": "id", "cohort_start_date": "date"}),
 }
+
+# A few unusable dates of these columns are missing, and do not refuse the table.
+TOLERATED = {PERSON: ("birth_datetime",), DEATH: ("death_date", "death_datetime")}
 
 OMOP = "OMOP"  # vocabulary of codes that are concept ids
 UNMAPPED = "0"  # the concept id of unmapped codes

@@ -1,9 +1,12 @@
 """Events: conditions, drugs and procedures as source codes or standard concepts, rolled up where requested."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from phenotaste.errors import InputError
-from phenotaste.sources.omop.cdm import CdmBackend, column_or_null, event_date
+from phenotaste.sources.coding import EITHER_ICD, icd_by_form
+from phenotaste.sources.omop.cdm import CdmBackend, column_or_null, event_time
 from phenotaste.sources.omop.cdm_schema import (
     ANCESTOR,
     CONCEPT,
@@ -21,6 +24,7 @@ from phenotaste.sources.omop.cdm_schema import (
 from phenotaste.sources.omop.persons import Population
 from phenotaste.sources.omop.vocabulary import concepts, condition_classes, drug_classes
 from phenotaste.sources.records import DIAGNOSIS, EVENTS, MEDICATION, NAMES, PROCEDURE
+from phenotaste.sources.typed_tables import listed_names
 
 if TYPE_CHECKING:
     from ibis import Table, Value
@@ -36,6 +40,7 @@ class EventOptions(NamedTuple):
     condition_level: int | None = None
     kinds: tuple[str, ...] = (DIAGNOSIS, MEDICATION)
     source_vocabulary: str | None = None
+    types: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # by kind, the type concepts to use
 
 
 class Coded(NamedTuple):
@@ -75,7 +80,7 @@ def events(
 def visits(
     cdm: CdmBackend, population: Population, events: "Table"
 ) -> tuple["Table", "Table | None", list[str]]:
-    """Events and visits; where most events have no visit in the visit table, visits are by date instead."""
+    """Events and visits; where the visit table lacks most visits of the events, their ids mean nothing."""
     import ibis
 
     raw = cdm.table(VISIT)
@@ -85,13 +90,17 @@ def visits(
         listed = table.select(
             patient=population.patient(table.person_id),
             visit=_visit(table),
-            time=event_date(table, VISIT, "visit_start_date", "visit_start_datetime").cast("timestamp"),
+            time=event_time(table, VISIT, "visit_start_date", "visit_start_datetime"),
+            end_time=_visit_end(table),
         )
     linked = events.filter(events.visit.notnull()) if listed is None else events.semi_join(listed, "visit")
-    total, in_visits = events.count().to_pyarrow().as_py(), linked.count().to_pyarrow().as_py()
+    total, in_visits = events.visit.count().to_pyarrow().as_py(), linked.count().to_pyarrow().as_py()
     if 2 * in_visits >= total:
         return events, listed, []
-    note = f"only {in_visits:,} of {total:,} events have a visit in {VISIT}: visits are by date."
+    note = (
+        f"only {in_visits:,} of {total:,} events with a visit_occurrence_id have their visit in {VISIT}: "
+        "visits are by date."
+    )
     return events.mutate(visit=ibis.null("string")), None, [note]
 
 
@@ -105,9 +114,22 @@ def _event_table(cdm: CdmBackend, kind: str, options: EventOptions) -> str | Non
         return _first(cdm, DRUG_ERA) or _raise_missing(cdm, DRUG_ERA)
     if options.drugs == "exposure":
         return _first(cdm, DRUG) or _raise_missing(cdm, DRUG)
-    if options.drugs != "auto" or options.codes == SOURCE or _can_roll_up(cdm):
+    if options.drugs != "auto" or options.codes == SOURCE or _can_roll_up(cdm) or _exposures_in_visits(cdm):
         return _first(cdm, DRUG, DRUG_ERA)
     return _first(cdm, DRUG_ERA, DRUG)
+
+
+def _exposures_in_visits(cdm: CdmBackend) -> bool:
+    """Whether most exposures are in a listed visit; eras, which have none, would separate drugs from diagnoses."""
+    exposures, visits = cdm.table(DRUG), cdm.table(VISIT)
+    if exposures is None or visits is None or "visit_occurrence_id" not in exposures.columns:
+        return False
+    ids, listed = exposures.visit_occurrence_id, visits.visit_occurrence_id
+    if ids.type().is_string() != listed.type().is_string():
+        ids, listed = ids.cast("string"), listed.cast("string")
+    counts = exposures.aggregate(rows=exposures.count(), linked=ids.isin(listed).sum())
+    row = cdm.fetch(counts, "omop_exposures_in_visits").to_pyarrow().to_pylist()[0]
+    return 2 * int(row["linked"] or 0) > int(row["rows"])
 
 
 def _first(cdm: CdmBackend, *names: str) -> str | None:
@@ -119,7 +141,7 @@ def _raise_missing(cdm: CdmBackend, table: str) -> str:
 
 
 def _can_roll_up(cdm: CdmBackend) -> bool:
-    return cdm.has(ANCESTOR) and cdm.has(CONCEPT)
+    return cdm.vocabulary.has(ANCESTOR) and cdm.vocabulary.has(CONCEPT)
 
 
 def _code_events(
@@ -133,8 +155,8 @@ def _code_events(
             f"{cdm.label} has conditions as eras only, which have no source codes; use standard codes."
         )
     if by_source and event.source_value is not None:
-        return _by_source(cdm, _rows(cdm, population, event, sources=True), event, options)
-    rows = _rows(cdm, population, event, sources=False)
+        return _by_source(cdm, _rows(cdm, population, event, options, notes, sources=True), event, options)
+    rows = _rows(cdm, population, event, options, notes, sources=False)
     if level is not None:
         classes = drug_classes(cdm, _used(cdm, rows, "concept", event), level)
         return _rolled_up(cdm, rows, event, classes, own=False)
@@ -156,30 +178,69 @@ def _drug_level(cdm: CdmBackend, options: EventOptions, event: EventTable) -> st
     return "ingredient" if ingredients else None
 
 
-def _rows(cdm: CdmBackend, population: Population, event: EventTable, *, sources: bool) -> "Table":
+def of_types(
+    cdm: CdmBackend, table: "Table", name: str, column: str | None, types: tuple[int, ...], notes: list[str]
+) -> "Table":
+    """The rows with one of these type concepts; a note counts the others."""
+    if column is None or column not in table.columns:
+        raise InputError(f"{name} has no type concepts to select rows by; omit those of its kind.")
+    groups = table.group_by(type=table[column]).aggregate(rows=table.count())
+    rows = cdm.fetch(groups, f"omop_types_{name}").to_pyarrow().to_pylist()
+    chosen = sum(row["rows"] for row in rows if row["type"] in types)
+    if not chosen:
+        found = sorted((row["type"] for row in rows if row["type"] is not None), key=int)
+        listed = listed_names([str(number) for number in found]) or "none"
+        raise InputError(f"no row of {name} has the type concepts asked for; it has: {listed}.")
+    if others := sum(row["rows"] for row in rows) - chosen:
+        notes.append(f"Rows of {name} with other type concepts than those asked for, left out: {others:,}.")
+    return table.filter(table[column].isin(types))
+
+
+def _rows(
+    cdm: CdmBackend,
+    population: Population,
+    event: EventTable,
+    options: EventOptions,
+    notes: list[str],
+    *,
+    sources: bool,
+) -> "Table":
     """patient, time, visit, concept of an event table in the workspace, and the source codes if requested."""
     import ibis
 
     raw = cdm.table(event.name)
     assert raw is not None
-    source_columns = {
-        "source_concept": column_or_null(raw, event.source_concept, "int64"),
-        "source_value": column_or_null(raw, event.source_value, "string"),
-    }
-    selected = population.restrict(raw).select(
+    raw = population.restrict(raw)
+    if types := options.types.get(event.kind):
+        raw = of_types(cdm, raw, event.name, event.type, types, notes)
+    selected = raw.select(
         person_id="person_id",
-        day=event_date(raw, event.name, event.date, event.datetime),
+        time=event_time(raw, event.name, event.date, event.datetime),
         visit_occurrence_id=column_or_null(raw, "visit_occurrence_id", "string"),
         concept=event.concept,
-        **(source_columns if sources else {}),
+        **(_source_columns(raw, event) if sources else {}),
     )
     table = cdm.fetch(selected, f"omop_{event.name}")
     return table.mutate(
         patient=population.patient(table.person_id),
-        time=table.day.cast("timestamp"),
+        time=table.time.cast("timestamp"),
         visit=_visit(table),
         concept=ibis.coalesce(table.concept, 0),
-    ).drop("person_id", "day", "visit_occurrence_id")
+    ).drop("person_id", "visit_occurrence_id")
+
+
+def _source_columns(raw: "Table", event: EventTable) -> "dict[str, Value]":
+    return {
+        "source_concept": column_or_null(raw, event.source_concept, "int64"),
+        "source_value": column_or_null(raw, event.source_value, "string"),
+    }
+
+
+def _visit_end(table: "Table") -> "Value":
+    names = ("visit_end_date", "visit_end_datetime")
+    if not any(name in table.columns for name in names):
+        return column_or_null(table, None, "timestamp")
+    return event_time(table, VISIT, *names).cast("timestamp")
 
 
 def _visit(table: "Table") -> "Value":
@@ -242,7 +303,7 @@ def _by_source(cdm: CdmBackend, rows: "Table", event: EventTable, options: Event
     """The code of the source concept, else the source value, else the unmapped concept."""
     import ibis
 
-    default = options.source_vocabulary if event.kind == DIAGNOSIS and options.source_vocabulary else SOURCE
+    stated = options.source_vocabulary if event.kind == DIAGNOSIS else None
     used = _used(cdm, rows.mutate(source_concept=rows.source_concept.nullif(0)), "source_concept", event)
     found = concepts(cdm, used, f"omop_sources_{event.name}")
     null = ibis.null("string")
@@ -254,6 +315,9 @@ def _by_source(cdm: CdmBackend, rows: "Table", event: EventTable, options: Event
         )
         joined = rows.left_join(known, rows.source_concept == known.known)
         code, vocabulary = joined.code_, joined.vocabulary_
+    default = ibis.literal(stated or SOURCE)
+    if stated == EITHER_ICD:
+        default = icd_by_form(joined.source_value, ibis.literal(event.kind)).coalesce(SOURCE)
     vocabulary = ibis.cases(
         (code.notnull(), vocabulary), (joined.source_value.notnull(), default), else_=ibis.literal(OMOP)
     )

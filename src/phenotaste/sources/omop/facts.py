@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from phenotaste.sources.omop.cdm import CdmBackend, event_date
+from phenotaste.sources.omop.cdm import CdmBackend, event_time
 from phenotaste.sources.omop.cdm_schema import CONCEPT, MEASUREMENT, OBSERVATION
 from phenotaste.sources.omop.persons import Population
 from phenotaste.sources.omop.vocabulary import concepts
@@ -75,7 +75,7 @@ def _smoking_alcohol(cdm: CdmBackend, population: Population) -> "Table | None":
     answer = _with_text(cdm, rows)
     rows = answer.mutate(
         patient=population.patient(answer.person_id),
-        time=event_date(answer, OBSERVATION, "observation_date", "observation_datetime").cast("timestamp"),
+        time=event_time(answer, OBSERVATION, "observation_date", "observation_datetime").cast("timestamp"),
         name=answer.observation_concept_id.cases(*names.items(), else_=ibis.null("string")),
         value=ibis.coalesce(
             answer.observation_concept_id.cases(*implied.items(), else_=ibis.null("string")),
@@ -99,7 +99,7 @@ def _bmi(cdm: CdmBackend, population: Population) -> "Table | None":
     rows = cdm.fetch(selected, "omop_measurement")
     return rows.select(
         patient=population.patient(rows.person_id),
-        time=event_date(rows, MEASUREMENT, "measurement_date", "measurement_datetime").cast("timestamp"),
+        time=event_time(rows, MEASUREMENT, "measurement_date", "measurement_datetime").cast("timestamp"),
         name=ibis.literal(BMI),
         value=ibis.null("string"),
         number=rows.value_as_number,
@@ -110,10 +110,10 @@ def _fact_concepts(cdm: CdmBackend, facts: tuple[str, ...]) -> dict[int, FactCon
     """The concepts that record these facts, by concept id."""
     chosen = [concept for concept in FACT_CONCEPTS if concept.fact in facts]
     concepts_by_id = {concept.concept: concept for concept in chosen if concept.concept is not None}
-    table = cdm.table(CONCEPT)
+    table = cdm.vocabulary.table(CONCEPT)
     if table is not None:
         coded = table.filter(table.concept_code.isin([concept.code for concept in chosen]))
-        rows = cdm.fetch(
+        rows = cdm.vocabulary.fetch(
             coded.select("concept_id", "vocabulary_id", "concept_code"), "omop_fact_concepts"
         ).to_pyarrow()
         by_code = {(concept.vocabulary, concept.code): concept for concept in chosen}

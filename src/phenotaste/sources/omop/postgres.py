@@ -159,13 +159,14 @@ def _connect_timeout(url: str) -> int | None:
 
 
 def _invalid_address(label: str) -> str:
-    return f"{label} is not a valid PostgreSQL address; use postgresql://user@host:5432/database."
+    # Without an example: `errors.safe` takes what is between an address and an @ for a password.
+    return f"{label} is not a valid PostgreSQL address; write scheme, user, host, port and database."
 
 
 def _connection_error(message: str, label: str) -> str:
     """Describe the error; the server's own message contains the user."""
     if "password authentication failed" in message or "no password supplied" in message:
-        return f"{label} rejected the user or password; set the password in the URL, PGPASSWORD or a .pgpass file."
+        return f"{label} rejected the user or password; set the password in PGPASSWORD or a .pgpass file."
     if "database" in message and "does not exist" in message:
         return f"{label} does not exist as a database on that server; check its name."
     if "role" in message and "does not exist" in message:
