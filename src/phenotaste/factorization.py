@@ -18,7 +18,6 @@ from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of, patients_having
 from phenotaste.cohort.origin import build_settings, thresholds
 from phenotaste.core import loop
-from phenotaste.core.kernels.sums import square_sum
 from phenotaste.core.no_history import mean_of_scores, scores_from_static
 from phenotaste.core.records import Array, Scored, Weights
 from phenotaste.disclosure import Gate, rounding_key
@@ -471,7 +470,7 @@ def static_weight(lam: float, weights: str, aligned: Aligned) -> float:
     if weights == "absolute":
         return float(lam)
     static = aligned.shard.static
-    size = float(square_sum(static.reshape(-1), 0, static.size))
+    size = float(np.einsum("kp,kp->", static, static))
     return lam * float(aligned.norms.sum()) / size if size > 0 else 0.0
 
 

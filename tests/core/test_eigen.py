@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.core.kernels.eigen import eigh_in_place
+from helpers.kernels import compiled
+from phenotaste.core.kernels import eigen as kernels
+
+eigh_in_place = compiled(kernels.eigh_in_place)
 
 
 def eigen(A):

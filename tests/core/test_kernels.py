@@ -7,35 +7,47 @@ from hypothesis import strategies as st
 
 from helpers.cohorts import cohort, dense
 from helpers.fits import after_iterations
+from helpers.kernels import compiled
 from phenotaste import TASTE, Cohort
 from phenotaste.core import reference
-from phenotaste.core.kernels.batched_inverse_sqrt import (
-    congruent,
-    inverse_sqrt_lanes,
-    new_batched_inv_sqrt_scratch,
+from phenotaste.core.kernels import (
+    batched_inverse_sqrt,
+    batched_nnls,
+    coordinate_descent,
+    inverse_sqrt,
+    matmul,
+    nnls,
+    tridiagonal,
 )
-from phenotaste.core.kernels.batched_nnls import new_batched_nnls_scratch, solve_lane, solve_lanes
-from phenotaste.core.kernels.coordinate_descent import CD_SWEEPS, cd_rows, new_cd_scratch
+from phenotaste.core.kernels.batched_inverse_sqrt import new_batched_inv_sqrt_scratch
+from phenotaste.core.kernels.batched_nnls import new_batched_nnls_scratch
+from phenotaste.core.kernels.coordinate_descent import CD_SWEEPS, new_cd_scratch
 from phenotaste.core.kernels.inverse_sqrt import (
     CONDITION_LIMITS,
     POLES,
-    inverse_sqrt_rational,
     new_inv_sqrt_scratch,
     zolotarev_poles,
 )
-from phenotaste.core.kernels.matmul import add_transposed, multiply, multiply_transposed
-from phenotaste.core.kernels.nnls import (
-    TINY,
-    new_nnls_scratch,
-    solve_passive,
-    solve_passive_simd,
-    solve_rows_bpp,
-)
+from phenotaste.core.kernels.nnls import TINY, new_nnls_scratch, solve_rows_bpp
 from phenotaste.core.kernels.patient import padded
 from phenotaste.core.kernels.polar import SIGMA_FLOOR
 from phenotaste.core.kernels.scratch import BATCH_MAX_RANK
 from phenotaste.core.kernels.simd import LANES, aligned_matrix, aligned_vector, round_up
-from phenotaste.core.kernels.tridiagonal import change_basis, new_reduction, to_tridiagonal
+from phenotaste.core.kernels.tridiagonal import new_reduction
+
+congruent = compiled(batched_inverse_sqrt.congruent)
+inverse_sqrt_lanes = compiled(batched_inverse_sqrt.inverse_sqrt_lanes)
+solve_lane = compiled(batched_nnls.solve_lane)
+solve_lanes = compiled(batched_nnls.solve_lanes)
+cd_rows = compiled(coordinate_descent.cd_rows)
+inverse_sqrt_rational = compiled(inverse_sqrt.inverse_sqrt_rational)
+add_transposed = compiled(matmul.add_transposed)
+multiply = compiled(matmul.multiply)
+multiply_transposed = compiled(matmul.multiply_transposed)
+solve_passive = compiled(nnls.solve_passive)
+solve_passive_simd = compiled(nnls.solve_passive_simd)
+change_basis = compiled(tridiagonal.change_basis)
+to_tridiagonal = compiled(tridiagonal.to_tridiagonal)
 
 SIZES = [1, 2, 3, 7, 8, 9, 10, 15, 16, 17, 23, 24, 25, 40, 41]
 

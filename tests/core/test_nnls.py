@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from phenotaste.core.kernels.nnls import lawson_hanson, solve_rows_bpp, solve_rows_cd
+from helpers.kernels import compiled
+from phenotaste.core.kernels import nnls as kernels
+from phenotaste.core.kernels.nnls import solve_rows_bpp, solve_rows_cd
+
+lawson_hanson = compiled(kernels.lawson_hanson)
 
 
 @st.composite

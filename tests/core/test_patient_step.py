@@ -7,15 +7,18 @@ from hypothesis import strategies as st
 
 from helpers.cohorts import cohort, cohorts, dense
 from helpers.fits import after_iterations, start_fit
+from helpers.kernels import compiled
 from phenotaste import Cohort
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import reference
+from phenotaste.core.kernels import unit_columns as kernels
 from phenotaste.core.kernels.polar import SIGMA_FLOOR
-from phenotaste.core.kernels.unit_columns import roughness
 from phenotaste.core.model_step import model_step, objective, unit_columns
 from phenotaste.core.records import Model, Sums, Weights
 from phenotaste.engines.threads import ThreadSession
 from phenotaste.runs.resources import available_cores
+
+roughness = compiled(kernels.roughness)
 
 
 @given(c=cohorts, rank=st.integers(1, 6))

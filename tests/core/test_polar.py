@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phenotaste.core.kernels.polar import (
-    SIGMA_FLOOR,
-    inverse_sqrt_eigh,
-    new_eigh_scratch,
-    nuclear_norm,
-    polar_wide,
-)
+from helpers.kernels import compiled
+from phenotaste.core.kernels import polar
+from phenotaste.core.kernels.polar import SIGMA_FLOOR, new_eigh_scratch
 from phenotaste.core.reference import polar_factor
+
+inverse_sqrt_eigh = compiled(polar.inverse_sqrt_eigh)
+nuclear_norm = compiled(polar.nuclear_norm)
+polar_wide = compiled(polar.polar_wide)
 
 
 def by_root(U, H):

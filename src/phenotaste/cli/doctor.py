@@ -37,7 +37,7 @@ def doctor(
     from phenotaste.doctor import examine
 
     if not quick:
-        typer.echo("Running a small fit; the first takes a minute or two to compile …", err=True)
+        typer.echo("Running a small fit; the first compiles for about 20 seconds …", err=True)
     report = examine(quick=quick)
     if json_:
         import json

@@ -112,7 +112,7 @@ class FitProgress:
     def __init__(self, bar: Progress) -> None:
         self.bar = bar
         self.task = bar.add_task(
-            "Preparing", total=None, state="the first run compiles for about a minute", left=""
+            "Preparing", total=None, state="the first run compiles for about 20 seconds", left=""
         )
         self.finished_starts: list[int] = []  # their numbers of iterations
         self.iteration = 0

@@ -3,9 +3,9 @@
 import warnings
 
 import numpy as np
-from numba import njit
 from scipy import sparse
 
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.patient import fill, read_visits
 from phenotaste.core.model_step import unit_columns
 from phenotaste.core.records import Array, Model, Shard
@@ -111,7 +111,7 @@ def scaled_rows(
     return sparse.csr_array((values, shard.indices[entries], indptr), shape=(len(chosen), n_features))
 
 
-@njit(inline="always")
+@part(inline=True)
 def blend_with_cosines(B: Array, U: Array, visits: int, R: int) -> None:
     """Deterministic initial U: the phenotype's share of each visit, plus cosines that keep full column rank."""
     for r in range(R):
@@ -132,7 +132,7 @@ def blend_with_cosines(B: Array, U: Array, visits: int, R: int) -> None:
             U[i, r] /= norm
 
 
-@njit(inline="always")
+@part(inline=True)
 def init_patient(shard: Shard, k: int, scale: float, V: Array, U: Array, B: Array, work: Array) -> None:
     """The initial U of a patient, from the visits and V; B and `work` are scratch."""
     visits, R = U.shape

@@ -8,10 +8,8 @@ is a prediction of s and g a gradient, the next s is the positive root of a quad
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from phenotaste.core.kernels.kernel_cache import CACHE
-from phenotaste.core.kernels.simd import FASTMATH
+from phenotaste.core.kernels.jit import FASTMATH, kernel, part
 from phenotaste.core.records import Array
 
 MIN_MEAN = 1e-10  # lower bound of the mean, so that its logarithm is finite
@@ -34,7 +32,7 @@ class Regularisation(NamedTuple):
     beta: float
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def distribute(counts: CsrCounts, i: int, V: Array, s: Array, c: Array, T: Array) -> None:
     """c_r = Σ_j x_j s_r V_jr / m_j for visit i; each share is also added to T (J × R), unless T has no rows."""
     data, indices, indptr = counts.data, counts.indices, counts.indptr
@@ -57,7 +55,7 @@ def distribute(counts: CsrCounts, i: int, V: Array, s: Array, c: Array, T: Array
                 T[j, r] += share
 
 
-@njit(cache=CACHE, nogil=True)
+@part
 def positive_root(A: float, B: float, c: float) -> float:
     """The s ≥ 0 with A s² + B s = c, that is the minimum of ½A s² + B s − c log s."""
     root = np.sqrt(B * B + 4.0 * A * c)
@@ -66,7 +64,7 @@ def positive_root(A: float, B: float, c: float) -> float:
     return (root - B) / (2.0 * A)
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel(autovectorize=True)
 def patient_step(
     counts: CsrCounts, rows: Array, V: Array, S: Array, regularisation: Regularisation, T: Array
 ) -> None:
@@ -92,7 +90,7 @@ def patient_step(
             s[r] = positive_root(A, B, c[r])
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel(autovectorize=True)
 def project_rows(counts: CsrCounts, V: Array, S: Array, tol: float, max_iter: int) -> None:
     """The maximum-likelihood S under a fixed V, from equal shares; each visit is iterated until it converges."""
     R = V.shape[1]
@@ -114,7 +112,7 @@ def project_rows(counts: CsrCounts, V: Array, S: Array, tol: float, max_iter: in
                 break
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@kernel(autovectorize=True, fastmath=FASTMATH)
 def divergences(counts: CsrCounts, V: Array, S: Array, out: Array) -> None:
     """Σ_j x log(x/m) − x + m of each visit: its negative log likelihood, up to a constant of the data."""
     data, indices, indptr = counts.data, counts.indices, counts.indptr

@@ -3,10 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from phenotaste.core.kernels.driver import init_U, step
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import kernel
 from phenotaste.core.kernels.patient import PreparedModel, StepInputs
 from phenotaste.core.kernels.scratch import ThreadScratch
 from phenotaste.core.kernels.sums import SumsAccumulator
@@ -69,7 +68,7 @@ def slice_shard(shard: Shard, first: int, last: int) -> Shard:
     return Shard(shard.data, shard.indices, indptr, offsets, shard.static[first:last])
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def accept_steps(
     offsets: Array, active: Array, state: PatientState, tol: float, U: Array, U_prev: Array
 ) -> int:

@@ -3,12 +3,11 @@
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import sparse
 
 from phenotaste.cohort import Cohort
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import kernel, part
 from phenotaste.errors import InputError
 from phenotaste.simulate._common import (
     Array,
@@ -272,7 +271,7 @@ def _draw_memberships(
     return strength
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel(allocates=True)
 def _draw_visits(
     rng: np.random.Generator,
     first: int,
@@ -307,7 +306,7 @@ def _draw_visits(
         activity[:] = 0.0
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def _course(kind: int, peak: float, time: float) -> float:
     """Rising, falling, an episode, or steady."""
     if kind == 0:
@@ -319,7 +318,7 @@ def _course(kind: int, peak: float, time: float) -> float:
     return 0.6
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def _draw_codes(
     rng: np.random.Generator,
     activity: Array,
@@ -351,7 +350,7 @@ def _draw_codes(
         codes[position] = code
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def _draw_count(rng: np.random.Generator) -> int:
     u = rng.random()
     if u < COUNT_CHANCES[0]:

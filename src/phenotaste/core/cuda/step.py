@@ -7,11 +7,10 @@ import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from phenotaste.core.cuda.compile import GROUP, POLES, Shape
 from phenotaste.core.kernels.inverse_sqrt import zolotarev_poles
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import kernel
 from phenotaste.core.kernels.patient import MIN_SINGULAR_RATIO
 from phenotaste.core.records import Array, Model, Shard, Sums, Weights
 
@@ -133,7 +132,7 @@ def slice_chunk(shard: Shard, weights: Weights, first: int, last: int) -> ChunkD
     return ChunkData(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def scale_patients(data: Array, starts: Array, scale: Array, out: Array, norms: Array) -> None:
     """Every patient's entries times `scale`, in the precision of `out`, and the sum of their squares."""
     for k in range(norms.size):

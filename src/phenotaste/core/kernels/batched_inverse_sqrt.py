@@ -8,12 +8,11 @@ the lower triangle is used.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from phenotaste.core.kernels.inverse_sqrt import EIG_MIN, POLES, SHIFTS, WEIGHTS
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.simd import (
     LANES,
-    NJIT,
     aligned_matrix,
     fma,
     fnma,
@@ -72,21 +71,21 @@ def new_batched_inv_sqrt_scratch(R: int) -> BatchedInvSqrtScratch:
     )
 
 
-@njit(inline="always")
+@part(inline=True)
 def pack_lanes(flat: Array, first: int, last: int, out: Array) -> None:
     """Columns first..last of eight rows, in multiples of 8, into lanes."""
     for j in range(first, last, LANES):
         transpose(flat, (0, j), out, (j, 0))
 
 
-@njit(inline="always")
+@part(inline=True)
 def unpack_lanes(lanes: Array, first: int, last: int, flat: Array) -> None:
     """The inverse of `pack_lanes`."""
     for j in range(first, last, LANES):
         transpose(lanes, (j, 0), flat, (0, j))
 
 
-@njit(inline="always")
+@part(inline=True)
 def mirror(A: Array, n: int, width: int) -> None:
     """The upper triangle from the lower one."""
     for i in range(n):
@@ -94,7 +93,7 @@ def mirror(A: Array, n: int, width: int) -> None:
             store(A, (j * width + i, 0), load(A, (i * width + j, 0)))
 
 
-@njit(**NJIT)
+@part
 def congruent(S: Array, X: Array, n: int, width: int, upper: bool, work: Array, out: Array) -> None:
     """out = S X Sᵀ for packed symmetric X and one zero-padded triangular S for all lanes."""
     for i in range(n):
@@ -125,7 +124,7 @@ def congruent(S: Array, X: Array, n: int, width: int, upper: bool, work: Array, 
             store(out, ((i + 3) * width + j, 0), s3)
 
 
-@njit(**NJIT)
+@part
 def inverse_sqrt_lanes(n: int, width: int, floor: float, scratch: BatchedInvSqrtScratch) -> None:
     """scratch.inv_sqrt = C^(-1/2) in every lane flagged in `scratch.valid`; for the conditions see `inverse_sqrt`."""
     tridiagonalise(n, width, scratch)
@@ -140,7 +139,7 @@ def inverse_sqrt_lanes(n: int, width: int, floor: float, scratch: BatchedInvSqrt
     apply_reflections(n, width, scratch)
 
 
-@njit(inline="always")
+@part(inline=True)
 def symmetric_product(
     A: Array, n: int, width: int, first: int, v: Array, at: int, updates: Array, rows: int
 ) -> None:
@@ -154,7 +153,7 @@ def symmetric_product(
         store(updates, (i, 0), x + y)
 
 
-@njit(inline="always")
+@part(inline=True)
 def tridiagonalise(n: int, width: int, scratch: BatchedInvSqrtScratch) -> None:
     """Householder's reduction: diagonal, off-diagonal and reflections as in `tridiagonal`."""
     A, V, updates = scratch.C, scratch.vectors, scratch.updates
@@ -181,7 +180,7 @@ def tridiagonalise(n: int, width: int, scratch: BatchedInvSqrtScratch) -> None:
         store(scratch.off_diagonal, (n - 2, 0), load(A, ((n - 1) * width + n - 2, 0)))
 
 
-@njit(inline="always")
+@part(inline=True)
 def reflect(n, width, k, rows, A, V, tau, updates):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """A ← (I − τ v vᵀ) A (I − τ v vᵀ) for the v of reflection k, where rows of A before `rows` are not needed."""
     at = k * width
@@ -205,14 +204,14 @@ def reflect(n, width, k, rows, A, V, tau, updates):  # type: ignore[no-untyped-d
             store(A, (i * width + j, 0), fnma(right, load(V, (at + j, 0)), entry))
 
 
-@njit(inline="always")
+@part(inline=True)
 def apply_reflections(n: int, width: int, scratch: BatchedInvSqrtScratch) -> None:
     """P f(T) Pᵀ, the last reflection first."""
     for k in range(n - 3, -1, -1):
         reflect(n, width, k, 0, scratch.inv_sqrt, scratch.vectors, load(scratch.tau, (k, 0)), scratch.updates)
 
 
-@njit(inline="always")
+@part(inline=True)
 def gershgorin_bound(n: int, scratch: BatchedInvSqrtScratch) -> None:
     """An upper bound of the eigenvalues (Gershgorin)."""
     zero = splat(0.0)
@@ -228,7 +227,7 @@ def gershgorin_bound(n: int, scratch: BatchedInvSqrtScratch) -> None:
     store(scratch.eig_max, (0, 0), top)
 
 
-@njit(inline="always")
+@part(inline=True)
 def choose_poles(n: int, floor: float, scratch: BatchedInvSqrtScratch) -> int:
     """Shifts and weights for every lane, from the first table whose interval contains its eigenvalues.
 
@@ -270,7 +269,7 @@ def choose_poles(n: int, floor: float, scratch: BatchedInvSqrtScratch) -> int:
     return count
 
 
-@njit(inline="always")
+@part(inline=True)
 def two_resolvents(n: int, p: int, scratch: BatchedInvSqrtScratch) -> None:
     """Diagonals and ratios of w (T + s)⁻¹ for poles p and p + 1, as in `inverse_sqrt.resolvents`."""
     d, e, ratios, diagonals = scratch.diagonal, scratch.off_diagonal, scratch.ratios, scratch.diagonals
@@ -298,7 +297,7 @@ def two_resolvents(n: int, p: int, scratch: BatchedInvSqrtScratch) -> None:
         store(diagonals, (2 * i + 1, 0), g2)
 
 
-@njit(inline="always")
+@part(inline=True)
 def add_resolvents(n: int, width: int, scratch: BatchedInvSqrtScratch) -> None:
     """Add both resolvents to `scratch.inv_sqrt`."""
     F, ratios, diagonals = scratch.inv_sqrt, scratch.ratios, scratch.diagonals

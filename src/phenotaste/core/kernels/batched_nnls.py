@@ -7,13 +7,11 @@ exchanged, as in `nnls.bpp`. A lane that still has wrong ones after `MAX_EXCHANG
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.nnls import DEPENDENT_RTOL, ROUNDING_RTOL, TINY, NNLSScratch, bpp
 from phenotaste.core.kernels.simd import (
     LANES,
-    NJIT,
-    NJIT_ALLOC,
     aligned_matrix,
     fma,
     fnma,
@@ -59,7 +57,7 @@ def new_batched_nnls_scratch(R: int) -> BatchedNNLSScratch:
     )
 
 
-@njit(**NJIT)
+@part
 def solve_lanes(
     G: Array,
     VV: Array,
@@ -102,7 +100,7 @@ def solve_lanes(
             solve_lane(s, n, width, scratch, passive, lane_scratch)
 
 
-@njit(**NJIT_ALLOC)
+@part(allocates=True)
 def solve_lane(s, n, width, scratch, passive, lane_scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """One lane's problem by `bpp`, from its last passive set."""
     b, x = np.empty(n), np.empty(n)
@@ -115,7 +113,7 @@ def solve_lane(s, n, width, scratch, passive, lane_scratch):  # type: ignore[no-
         scratch.x[i, s] = x[i]
 
 
-@njit(inline="always")
+@part(inline=True)
 def cd_warm_start(n: int, width: int, scratch: BatchedNNLSScratch) -> None:
     """Coordinate descent from zero."""
     gram, zero = scratch.gram, splat(0.0)
@@ -134,7 +132,7 @@ def cd_warm_start(n: int, width: int, scratch: BatchedNNLSScratch) -> None:
             store(scratch.x, (i, 0), where_greater(new, zero, new, zero))
 
 
-@njit(inline="always")
+@part(inline=True)
 def rounding_level(n: int, width: int, scratch: BatchedNNLSScratch):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """Below this, x_r² G_rr is rounding noise."""
     top = splat(0.0)
@@ -145,7 +143,7 @@ def rounding_level(n: int, width: int, scratch: BatchedNNLSScratch):  # type: ig
     return splat(ROUNDING_RTOL * ROUNDING_RTOL) * top
 
 
-@njit(inline="always")
+@part(inline=True)
 def ldl_solve(n: int, width: int, scratch: BatchedNNLSScratch) -> None:
     """x = G⁻¹b on the passive set by G = L D Lᵀ, zero elsewhere and for dependent columns."""
     gram, L, row, zero = scratch.gram, scratch.L, scratch.row, splat(0.0)
@@ -173,7 +171,7 @@ def ldl_solve(n: int, width: int, scratch: BatchedNNLSScratch) -> None:
         store(scratch.x, (r, 0), x)
 
 
-@njit(inline="always")
+@part(inline=True)
 def exchange(n, width, noise, scratch):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Count and exchange coordinates in the wrong set: negative ones, and zeros with a negative gradient."""
     gram, zero, one = scratch.gram, splat(0.0), splat(1.0)

@@ -4,8 +4,6 @@ Operations with a row per visit are those of `patient`. A patient's result does 
 in the other lanes.
 """
 
-from numba import njit
-
 from phenotaste.core.kernels.batched_inverse_sqrt import (
     congruent,
     inverse_sqrt_lanes,
@@ -14,6 +12,7 @@ from phenotaste.core.kernels.batched_inverse_sqrt import (
     unpack_lanes,
 )
 from phenotaste.core.kernels.batched_nnls import solve_lanes
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.matmul import multiply, multiply_transposed
 from phenotaste.core.kernels.patient import (
     PreparedModel,
@@ -31,7 +30,7 @@ from phenotaste.core.kernels.simd import LANES, load, round_up, splat, store
 from phenotaste.core.records import Array, Shard
 
 
-@njit(inline="always")
+@part(inline=True)
 def load_batch(inputs: StepInputs, active: Array, first: int, count: int, batch: BatchScratch) -> None:
     """What the scores and the polar factors need of each patient: B, U_start and its Gram matrix."""
     shard, weights, model = inputs.shard, inputs.weights, inputs.model
@@ -51,7 +50,7 @@ def load_batch(inputs: StepInputs, active: Array, first: int, count: int, batch:
         fill(batch.b[s:], 1, 0.0)
 
 
-@njit(inline="always")
+@part(inline=True)
 def solve_scores_batch(model: PreparedModel, R: int, batch: BatchScratch, scratch: PatientScratch) -> None:
     """w of all patients, from G and b."""
     width = batch.G.shape[1]
@@ -61,7 +60,7 @@ def solve_scores_batch(model: PreparedModel, R: int, batch: BatchScratch, scratc
     unpack_lanes(batch.nnls.x, 0, width, batch.w)
 
 
-@njit(inline="always")
+@part(inline=True)
 def polar_targets_batch(
     shard: Shard,
     active: Array,
@@ -98,7 +97,7 @@ def polar_targets_batch(
                     batch.T[s * width + j, i] = lanes.inv_sqrt[i * width + j, s]
 
 
-@njit(inline="always")
+@part(inline=True)
 def polar_target_lane(
     s: int, visits: int, mu: float, model: PreparedModel, batch: BatchScratch, scratch: PatientScratch
 ) -> None:
@@ -124,7 +123,7 @@ def polar_target_lane(
                 store(scratch.mu_QH, (i, j), f * load(scratch.mu_QH, (i, j)))
 
 
-@njit(inline="always")
+@part(inline=True)
 def finish_one(inputs: StepInputs, s: int, k: int, batch: BatchScratch, scratch: PatientScratch) -> None:
     """Complete the step of patient k in lane s; leaves in `scratch` what `patient.patient_step` leaves there."""
     start, end = inputs.shard.offsets[k], inputs.shard.offsets[k + 1]

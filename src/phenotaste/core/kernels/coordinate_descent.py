@@ -8,12 +8,11 @@ corrected for the updates of the earlier ones of the four.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.nnls import TINY
 from phenotaste.core.kernels.simd import (
     LANES,
-    NJIT,
     aligned_matrix,
     aligned_vector,
     fma,
@@ -49,7 +48,7 @@ def new_cd_scratch(R: int) -> CDScratch:
     )
 
 
-@njit(**NJIT)
+@part
 def cd_rows(
     U_start: Array, rhs: Array, visits: int, w: Array, VV: Array, mu: float, scratch: CDScratch, U: Array
 ) -> None:
@@ -73,7 +72,7 @@ def cd_rows(
                 transpose(scratch.U, (j, i), U, (start + i, j))
 
 
-@njit(inline="always")
+@part(inline=True)
 def gather_scored(w: Array, VV: Array, mu: float, scratch: CDScratch) -> int:
     """−G and 1/G_rr of the phenotypes that have a score; returns their number."""
     m, R = 0, w.size
@@ -93,7 +92,7 @@ def gather_scored(w: Array, VV: Array, mu: float, scratch: CDScratch) -> int:
     return m
 
 
-@njit(inline="always")
+@part(inline=True)
 def cd_sweep(m: int, scratch: CDScratch) -> None:
     """One sweep over the phenotypes with a score, for one tile of visits."""
     G, X, rhs, scored, step = scratch.neg_gram, scratch.U, scratch.rhs, scratch.scored, scratch.inv_diagonal

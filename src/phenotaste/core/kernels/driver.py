@@ -5,7 +5,6 @@ function per kind of step, since each function that inlines the step takes ten s
 """
 
 import numpy as np
-from numba import njit
 
 from phenotaste.core.init import init_patient
 from phenotaste.core.kernels.batched_patient import (
@@ -14,7 +13,7 @@ from phenotaste.core.kernels.batched_patient import (
     polar_targets_batch,
     solve_scores_batch,
 )
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import kernel
 from phenotaste.core.kernels.losses import cross_product_gap, losses, no_losses, step_loss
 from phenotaste.core.kernels.matmul import multiply_transposed
 from phenotaste.core.kernels.patient import (
@@ -32,12 +31,12 @@ from phenotaste.core.kernels.scratch import (
     SingleScratch,
     ThreadScratch,
 )
-from phenotaste.core.kernels.simd import LANES, NJIT, aligned_matrix
+from phenotaste.core.kernels.simd import LANES, aligned_matrix
 from phenotaste.core.kernels.sums import BlockSums, add_patient
 from phenotaste.core.records import Array, Scored, Shard, Weights
 
 
-@njit(**NJIT)
+@kernel
 def init_U(
     shard: Shard, scale: Array, first: int, last: int, V: Array, U: Array, B: Array, work: Array
 ) -> None:
@@ -57,7 +56,7 @@ def step(inputs: StepInputs, active: Array, scratch: ThreadScratch, sums: BlockS
         step_single(inputs, active, scratch.patient, scratch.single, sums, loss)
 
 
-@njit(**NJIT)
+@kernel
 def step_single(
     inputs: StepInputs,
     active: Array,
@@ -75,7 +74,7 @@ def step_single(
             loss[k, 0], loss[k, 1] = step_loss(inputs, k, norm, single.B, scratch), norm
 
 
-@njit(**NJIT)
+@kernel
 def step_batched(
     inputs: StepInputs,
     active: Array,
@@ -100,7 +99,7 @@ def step_batched(
                 loss[k, 0], loss[k, 1] = step_loss(inputs, k, norm, batch.B[batch.rows[s] :], scratch), norm
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel(allocates=True)
 def score(
     shard: Shard,
     weights: Weights,
@@ -134,10 +133,15 @@ def score(
         losses(shard, k, weights, norm, single.B, model, scratch, scored)
 
 
-@njit(cache=CACHE, nogil=True)
 def patient_sizes(shard: Shard) -> Array:
     """‖X_k‖ of every patient, each computed relative to its largest value, whose square may overflow."""
     sizes = np.zeros(shard.offsets.size - 1)
+    fill_sizes(shard, sizes)
+    return sizes
+
+
+@kernel
+def fill_sizes(shard: Shard, sizes: Array) -> None:
     for k in range(sizes.size):
         first, last = shard.indptr[shard.offsets[k]], shard.indptr[shard.offsets[k + 1]]
         largest, total = 0.0, 0.0
@@ -148,7 +152,6 @@ def patient_sizes(shard: Shard) -> Array:
         for n in range(first, last):
             total += (np.float64(shard.data[n]) / largest) ** 2
         sizes[k] = largest * np.sqrt(total)
-    return sizes
 
 
 def cross_product_gaps(offsets: Array, U: Array, H: Array) -> Array:
@@ -159,7 +162,7 @@ def cross_product_gaps(offsets: Array, U: Array, H: Array) -> Array:
     return gaps
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def fill_gaps(offsets: Array, U: Array, padded: Array, G: Array, HH: Array, gaps: Array) -> None:
     R = HH.shape[0]
     for k in range(gaps.size):

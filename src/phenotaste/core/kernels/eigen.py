@@ -5,10 +5,8 @@ nothing allocated: for the sizes used here, 5 to 100, that is more than twice as
 """
 
 import numpy as np
-from numba import njit
 
-from phenotaste.core.kernels.kernel_cache import CACHE
-from phenotaste.core.kernels.simd import FASTMATH
+from phenotaste.core.kernels.jit import FASTMATH, part
 from phenotaste.core.kernels.tridiagonal import NEGLIGIBLE_NORM
 from phenotaste.core.records import Array
 
@@ -16,7 +14,7 @@ EPSILON = 2.0**-52
 MAX_QL_STEPS = 60  # per eigenvalue; two are typical
 
 
-@njit(cache=CACHE, nogil=True)
+@part
 def eigh_in_place(A: Array, values: Array, vectors: Array, scratch: Array) -> bool:
     """Overwrite A; row i of `vectors` is the eigenvector of values[i] (in no order). False if QL did not converge."""
     n = values.size
@@ -47,7 +45,7 @@ def eigh_in_place(A: Array, values: Array, vectors: Array, scratch: Array) -> bo
     return converged
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def to_tridiagonal(A: Array, diagonal: Array, off: Array, tau: Array, work: Array) -> None:
     """Householder reflections I − τ v vᵀ from both sides; v is left in row k of A, right of the diagonal."""
     n = diagonal.size
@@ -87,7 +85,7 @@ def to_tridiagonal(A: Array, diagonal: Array, off: Array, tau: Array, work: Arra
     diagonal[n - 1] = A[n - 1, n - 1]
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def form_basis(A: Array, tau: Array, E: Array) -> None:
     """E = the product of all reflections, transposed: its rows are the basis in which A is tridiagonal."""
     n = E.shape[0]
@@ -109,7 +107,7 @@ def form_basis(A: Array, tau: Array, E: Array) -> None:
                 row[j] -= along * v[j]
 
 
-@njit(cache=CACHE, nogil=True)
+@part
 def implicit_ql(d: Array, e: Array, E: Array, cosines: Array, sines: Array) -> bool:
     """Diagonalise the tridiagonal matrix (d, e), rotating the rows of E into its eigenvectors.
 
@@ -132,7 +130,7 @@ def implicit_ql(d: Array, e: Array, E: Array, cosines: Array, sines: Array) -> b
     return True
 
 
-@njit(cache=CACHE, nogil=True, fastmath={"contract"})
+@part(fastmath={"contract"})
 def ql_step(d: Array, e: Array, first: int, last: int, cosines: Array, sines: Array) -> int:
     """One implicit step on rows first..last; rotation i acts on rows i and i + 1. Returns the lowest i."""
     g = (d[first + 1] - d[first]) / (2.0 * e[first])
@@ -161,7 +159,7 @@ def ql_step(d: Array, e: Array, first: int, last: int, cosines: Array, sines: Ar
     return first
 
 
-@njit(cache=CACHE, nogil=True, fastmath={"contract"})
+@part(fastmath={"contract"})
 def rotate_rows(E: Array, first: int, last: int, cosines: Array, sines: Array) -> None:
     """Apply rotations last − 1 down to first, two at a time so that the row between them is touched once."""
     i = last - 1

@@ -9,12 +9,11 @@ eigenvectors. Matrices too ill-conditioned for the largest number of poles are l
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy.special import ellipkm1
 
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.simd import (
     LANES,
-    NJIT,
     aligned_matrix,
     aligned_vector,
     fma,
@@ -86,7 +85,7 @@ def new_inv_sqrt_scratch(R: int) -> InvSqrtScratch:
     )
 
 
-@njit(**NJIT)
+@part
 def inverse_sqrt_rational(C: Array, n: int, floor: float, scratch: InvSqrtScratch, out: Array) -> bool:
     """f(T) for the first n rows of C, with P left in `scratch.reduction`; False if an eigenvalue may be below `floor`.
 
@@ -107,7 +106,7 @@ def inverse_sqrt_rational(C: Array, n: int, floor: float, scratch: InvSqrtScratc
     return True
 
 
-@njit(inline="always")
+@part(inline=True)
 def select_poles(d: Array, e: Array, n: int, eig_max: float, floor: float, min_pivots: Array) -> int:
     """The first table whose interval contains all eigenvalues of T (T minus its lower end has pivots > 0); else −1."""
     end = splat(eig_max) * load(EIG_MIN, 0)
@@ -123,7 +122,7 @@ def select_poles(d: Array, e: Array, n: int, eig_max: float, floor: float, min_p
     return -1
 
 
-@njit(inline="always")
+@part(inline=True)
 def resolvents(d: Array, e: Array, n: int, eig_max: float, table: int, scratch: InvSqrtScratch) -> None:
     """Generators of w (T + s)⁻¹: its diagonal, and the ratio of each entry to the one left of it.
 
@@ -149,7 +148,7 @@ def resolvents(d: Array, e: Array, n: int, eig_max: float, table: int, scratch: 
             store(diagonals, (i, p), entry)
 
 
-@njit(inline="always")
+@part(inline=True)
 def sum_resolvents(n: int, count: int, scratch: InvSqrtScratch, out: Array) -> None:
     """Σ_p w_p (T + s_p)⁻¹: eight columns of eight resolvents at a time, row by row from the diagonal down."""
     ratio, diagonal = scratch.ratios, scratch.diagonals

@@ -23,7 +23,7 @@ def use_cache() -> bool:
         folder = private_folder()
     if folder is None:
         warnings.warn(
-            "No folder is writable for compiled kernels: every start compiles them again, for about a minute; "
+            "No folder is writable for compiled kernels: every start compiles them again, for about 20 seconds; "
             "set NUMBA_CACHE_DIR to a writable folder of yours.",
             stacklevel=2,
         )

@@ -1,20 +1,19 @@
 """One patient's terms of the objective, expanded to avoid a dense residual except where cancellation requires it."""
 
 import numpy as np
-from numba import njit
 
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.matmul import multiply_transposed
 from phenotaste.core.kernels.patient import PreparedModel, StepInputs
 from phenotaste.core.kernels.polar import nuclear_norm
 from phenotaste.core.kernels.scratch import PatientScratch
-from phenotaste.core.kernels.simd import NJIT
 from phenotaste.core.kernels.unit_columns import roughness
 from phenotaste.core.records import Array, Scored, Shard, Weights
 
 CANCELLATION_LIMIT = 1e-3  # below this share of ‖X‖² the expanded loss is inaccurate: compute the residual
 
 
-@njit(inline="always")
+@part(inline=True)
 def step_loss(inputs: StepInputs, k: int, norm: float, B: Array, scratch: PatientScratch) -> float:
     """A patient's own loss after the patient step: the new U with the w and Q it was solved for."""
     shard, weights, model = inputs.shard, inputs.weights, inputs.model
@@ -34,7 +33,7 @@ def step_loss(inputs: StepInputs, k: int, norm: float, B: Array, scratch: Patien
     return 0.5 * loss + model.lam * static_error(shard.static[k], model.F, scratch.w)
 
 
-@njit(**NJIT)
+@part
 def expanded_loss(
     norm: float, visits: int, B: Array, U: Array, G: Array, w: Array, R: int, VV: Array
 ) -> float:
@@ -49,7 +48,7 @@ def expanded_loss(
     return loss
 
 
-@njit(**NJIT)
+@part
 def static_error(a: Array, F: Array, w: Array) -> float:
     """½‖a − F w‖²."""
     loss = 0.0
@@ -61,7 +60,7 @@ def static_error(a: Array, F: Array, w: Array) -> float:
     return 0.5 * loss
 
 
-@njit(**NJIT)
+@part
 def cross_product_gap(G: Array, HH: Array, R: int) -> float:
     """‖G − HᵀH‖²."""
     gap = 0.0
@@ -71,7 +70,7 @@ def cross_product_gap(G: Array, HH: Array, R: int) -> float:
     return gap
 
 
-@njit(inline="always")
+@part(inline=True, allocates=True)
 def residual(shard: Shard, k: int, scale: float, n_features: int, V: Array, U: Array, w: Array) -> float:
     """‖X_k − U diag(w) Vᵀ‖², entry by entry, with X_k multiplied by `scale`."""
     first, last = shard.offsets[k], shard.offsets[k + 1]
@@ -90,7 +89,7 @@ def residual(shard: Shard, k: int, scale: float, n_features: int, V: Array, U: A
     return loss
 
 
-@njit(**NJIT)
+@part
 def present_gap(G: Array, HH: Array, w: Array, R: int, out: Array, size: Array, k: int) -> None:
     """‖G − HᵀH‖² and ‖HᵀH‖² over pairs of different phenotypes that have a score."""
     gap, total = 0.0, 0.0
@@ -102,7 +101,7 @@ def present_gap(G: Array, HH: Array, w: Array, R: int, out: Array, size: Array, 
     out[k], size[k] = gap, total
 
 
-@njit(inline="always")
+@part(inline=True)
 def no_losses(k: int, scored: Scored) -> None:
     """A patient without a history."""
     for r in range(scored.W.shape[1]):
@@ -116,7 +115,7 @@ def no_losses(k: int, scored: Scored) -> None:
     scored.present_size[k] = 0.0
 
 
-@njit(inline="always")
+@part(inline=True, allocates=True)
 def losses(
     shard: Shard,
     k: int,

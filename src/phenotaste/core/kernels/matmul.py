@@ -3,33 +3,32 @@
 For the sizes used here that reaches the processor's peak, without the overhead of a BLAS call.
 """
 
-from numba import njit
-
-from phenotaste.core.kernels.simd import LANES, NJIT, broadcast_element, fma, load, splat, store
+from phenotaste.core.kernels.jit import part
+from phenotaste.core.kernels.simd import LANES, broadcast_element, fma, load, splat, store
 from phenotaste.core.records import Array
 
 TILE_ROWS = 4
 
 
-@njit(**NJIT)
+@part
 def multiply(A: Array, B: Array, rows: int, depth: int, out: Array) -> None:
     """out = A B for the first rows of A and the first `depth` of its columns; up to seven more rows are written."""
     multiply_tiles(A, False, B, rows, depth, out, 0.0)
 
 
-@njit(**NJIT)
+@part
 def multiply_transposed(A: Array, B: Array, rows: int, depth: int, out: Array) -> None:
     """out = AᵀB for the first columns of A and the first `depth` of its rows."""
     multiply_tiles(A, True, B, rows, depth, out, 0.0)
 
 
-@njit(**NJIT)
+@part
 def add_transposed(A: Array, B: Array, rows: int, depth: int, factor: float, out: Array) -> None:
     """out += factor · AᵀB."""
     multiply_tiles(A, True, B, rows, depth, out, factor)
 
 
-@njit(inline="always")
+@part(inline=True)
 def multiply_tiles(
     A: Array, transposed: bool, B: Array, rows: int, depth: int, out: Array, factor: float
 ) -> None:
@@ -43,7 +42,7 @@ def multiply_tiles(
             narrow_tile(A, transposed, B, i, width - LANES, depth, out, factor)
 
 
-@njit(inline="always")
+@part(inline=True)
 def wide_tile(
     A: Array, transposed: bool, B: Array, i: int, j: int, depth: int, out: Array, factor: float
 ) -> None:
@@ -67,7 +66,7 @@ def wide_tile(
     store_rows(out, i, j + LANES, t0, t1, t2, t3, factor)
 
 
-@njit(inline="always")
+@part(inline=True)
 def narrow_tile(
     A: Array, transposed: bool, B: Array, i: int, j: int, depth: int, out: Array, factor: float
 ) -> None:
@@ -91,7 +90,7 @@ def narrow_tile(
     store_rows(out, i + TILE_ROWS, j, t0, t1, t2, t3, factor)
 
 
-@njit(inline="always")
+@part(inline=True)
 def store_rows(out, i, j, s0, s1, s2, s3, factor):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Write one vector in each of four rows, or add it multiplied by a factor other than zero."""
     if factor != 0.0:

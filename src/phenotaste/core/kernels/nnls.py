@@ -7,14 +7,10 @@ Both work in place.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import FASTMATH, kernel, part
 from phenotaste.core.kernels.simd import (
-    FASTMATH,
     LANES,
-    NJIT,
-    NJIT_ALLOC,
     aligned_matrix,
     aligned_vector,
     fma,
@@ -32,7 +28,7 @@ TINY = 1e-150  # coordinates with a smaller diagonal are ignored: dividing by it
 ROUNDING_RTOL = 1e-12  # of the terms of a sum, or of the largest coordinate: below this it is rounding
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def solve_passive(G: Array, b: Array, passive: Array, x: Array, L: Array, kept: Array) -> None:
     """Solve G x = b on the passive set by Cholesky; the rest, and dependent columns, get x = 0.
 
@@ -81,7 +77,7 @@ def new_nnls_scratch(R: int) -> NNLSScratch:
     )
 
 
-@njit(**NJIT)
+@part
 def solve_passive_simd(G: Array, b: Array, passive: Array, x: Array, scratch: NNLSScratch) -> None:
     """The same as `solve_passive`, by elimination on padded rows: about five times as fast."""
     A, kept, inverse, solution = scratch.rows, scratch.kept, scratch.inverse, scratch.solution
@@ -116,7 +112,7 @@ def solve_passive_simd(G: Array, b: Array, passive: Array, x: Array, scratch: NN
         x[kept[k]] = solution[k]
 
 
-@njit(inline="always")
+@part(inline=True)
 def eliminate_row(A: Array, k: int, m: int, width: int, inverse: float) -> None:
     """Eliminate with row k from the rows below it, right of their diagonals, two rows at a time."""
     i = k + 1
@@ -133,7 +129,7 @@ def eliminate_row(A: Array, k: int, m: int, width: int, inverse: float) -> None:
             store(A, (i, j), fma(f, load(A, (k, j)), load(A, (i, j))))
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def coordinate_gradient(G: Array, b: Array, x: Array, r: int) -> float:
     """Gradient of coordinate r, zero if it is rounding noise."""
     value = -b[r]
@@ -145,13 +141,13 @@ def coordinate_gradient(G: Array, b: Array, x: Array, r: int) -> float:
     return value if abs(value) > ROUNDING_RTOL * size else 0.0
 
 
-@njit(inline="always")
+@part(inline=True)
 def can_enter(G: Array, b: Array, x: Array, r: int) -> bool:
     """Whether the objective falls as x_r rises from zero."""
     return G[r, r] > TINY and coordinate_gradient(G, b, x, r) < 0.0
 
 
-@njit(**NJIT)
+@part
 def rounding_level(G: Array, x: Array) -> float:
     """Below this, x_r² G_rr is rounding noise: coordinates are compared by their contribution."""
     top = 0.0
@@ -160,7 +156,7 @@ def rounding_level(G: Array, x: Array) -> float:
     return ROUNDING_RTOL * ROUNDING_RTOL * top
 
 
-@njit(**NJIT)
+@part
 def bpp(G: Array, b: Array, x: Array, passive: Array, scratch: NNLSScratch) -> None:
     """Block principal pivoting from the given passive set, which is overwritten."""
     R = b.size
@@ -198,13 +194,13 @@ def bpp(G: Array, b: Array, x: Array, passive: Array, scratch: NNLSScratch) -> N
             x[r] = 0.0
 
 
-@njit(**NJIT_ALLOC)
+@part(allocates=True)
 def lawson_hanson_fallback(G: Array, b: Array, x: Array, passive: Array, kept: Array) -> None:
     """`lawson_hanson` with its own scratch, allocated here because it is hardly ever needed."""
     lawson_hanson(G, b, x, passive, np.empty((b.size, b.size)), kept)
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def lawson_hanson(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: Array) -> None:
     """Lawson & Hanson's active-set method: slower than pivoting, but monotone, so it terminates."""
     R = b.size
@@ -238,7 +234,7 @@ def lawson_hanson(G: Array, b: Array, x: Array, passive: Array, L: Array, kept: 
                 break
 
 
-@njit(**NJIT)
+@part
 def cd_sweeps(G: Array, gradient: Array, x: Array, sweeps: int) -> float:
     """Coordinate descent; x and its gradient G x − b are updated in place. Returns twice the last sweep's decrease.
 
@@ -265,7 +261,7 @@ def solve_rows_bpp(G: Array, B: Array, X: Array) -> None:
     bpp_rows(G, B, X, np.empty(len(G), np.bool_), new_nnls_scratch(len(G)))
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def bpp_rows(G: Array, B: Array, X: Array, passive: Array, scratch: NNLSScratch) -> None:
     n, R = X.shape
     for i in range(n):
@@ -281,7 +277,7 @@ def solve_rows_cd(G: Array, B: Array, X: Array, sweeps: int, tol: float) -> None
     cd_each_row(padded, B, X, sweeps, tol, aligned_vector(len(G)))
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def cd_each_row(G: Array, B: Array, X: Array, sweeps: int, tol: float, gradient: Array) -> None:
     n, R = X.shape
     for i in range(n):

@@ -7,17 +7,16 @@ result does not depend, to the bit, on other patients.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from phenotaste.core.kernels.coordinate_descent import cd_rows
 from phenotaste.core.kernels.inverse_sqrt import inverse_sqrt_rational
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.matmul import multiply, multiply_transposed
 from phenotaste.core.kernels.nnls import NNLSScratch, bpp, cd_sweeps
 from phenotaste.core.kernels.polar import SIGMA_FLOOR, polar_eigh
 from phenotaste.core.kernels.scratch import PatientScratch, SingleScratch
 from phenotaste.core.kernels.simd import (
     LANES,
-    NJIT,
     aligned_matrix,
     fma,
     load,
@@ -99,7 +98,7 @@ def padded(M: Array) -> Array:
     return out
 
 
-@njit(**NJIT)
+@part
 def read_visits(shard: Shard, k: int, scale: float, V: Array, B: Array) -> float:
     """B = X_k V from the non-zeros alone, with X_k multiplied by `scale`; returns ‖X_k‖²."""
     start, end = shard.offsets[k], shard.offsets[k + 1]
@@ -117,7 +116,7 @@ def read_visits(shard: Shard, k: int, scale: float, V: Array, B: Array) -> float
     return square_sum(shard.data, shard.indptr[start], shard.indptr[end], scale)
 
 
-@njit(**NJIT)
+@part
 def load_padded(stored: Array, U: Array) -> None:
     """The stored U of a patient, padded and in float64."""
     visits, R = stored.shape
@@ -126,7 +125,7 @@ def load_padded(stored: Array, U: Array) -> None:
             store(U, (i, j), masked_load(stored, (i, j), R - j))
 
 
-@njit(inline="always")
+@part(inline=True)
 def fill(M: Array, rows: int, value: float) -> None:
     """Fill the first rows. (A slice would cost a second of compilation, for its error messages.)"""
     for i in range(rows):
@@ -134,7 +133,7 @@ def fill(M: Array, rows: int, value: float) -> None:
             M[i, j] = value
 
 
-@njit(inline="always")
+@part(inline=True)
 def extrapolate_U(U: Array, U_prev: Array, beta: float, unit: bool, out: Array) -> None:
     """max(0, U + β (U − U_prev)), padded and in float64, and with `unit` scaled back to unit or zero columns."""
     visits, R = U.shape
@@ -153,7 +152,7 @@ def extrapolate_U(U: Array, U_prev: Array, beta: float, unit: bool, out: Array) 
                 store(out, (i, j), g * load(out, (i, j)))
 
 
-@njit(inline="always")
+@part(inline=True)
 def right_hand_side(U: Array, B: Array, visits: int, a: Array, F: Array, lam: float, out: Array) -> None:
     """colsum(U∘B) + λFᵀa."""
     for j in range(0, U.shape[1], LANES):
@@ -165,7 +164,7 @@ def right_hand_side(U: Array, B: Array, visits: int, a: Array, F: Array, lam: fl
         store(out, j, b)
 
 
-@njit(inline="always")
+@part(inline=True)
 def solve_scores(
     U: Array, visits: int, a: Array, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
 ) -> None:
@@ -179,7 +178,7 @@ def solve_scores(
     warm_started_bpp(scratch.gram, single.b, single.gradient, scratch.w, scratch.passive, scratch.nnls)
 
 
-@njit(**NJIT)
+@part
 def warm_started_bpp(
     gram: Array, b: Array, gradient: Array, w: Array, passive: Array, scratch: NNLSScratch
 ) -> None:
@@ -195,7 +194,7 @@ def warm_started_bpp(
     bpp(gram, b[:R], x, passive, scratch)
 
 
-@njit(inline="always")
+@part(inline=True)
 def polar_target(
     U: Array, visits: int, mu: float, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
 ) -> None:
@@ -219,7 +218,7 @@ def polar_target(
     polar_eigh(U, visits, mu, model.H_unpadded, scratch.eigh, scratch.mu_Q, scratch.mu_QH)
 
 
-@njit(inline="always")
+@part(inline=True)
 def clear_rows(square: Array, n: int) -> None:
     """Zero the padding rows after the first n."""
     for i in range(n, round_up(n)):
@@ -227,7 +226,7 @@ def clear_rows(square: Array, n: int) -> None:
             store(square, (i, j), splat(0.0))
 
 
-@njit(inline="always")
+@part(inline=True)
 def polar_target_tall(
     U: Array, visits: int, R: int, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
 ) -> bool:
@@ -247,7 +246,7 @@ def polar_target_tall(
     return True
 
 
-@njit(**NJIT)
+@part
 def wide_gram(U: Array, visits: int, R: int, HH: Array, U_T: Array, U_HH: Array, out: Array) -> None:
     """M Mᵀ with M = U Hᵀ; also leaves Uᵀ and U HᵀH."""
     for i in range(visits, round_up(visits)):
@@ -260,7 +259,7 @@ def wide_gram(U: Array, visits: int, R: int, HH: Array, U_T: Array, U_HH: Array,
     multiply(U_HH, U_T, visits, R, out)
 
 
-@njit(inline="always")
+@part(inline=True)
 def polar_target_wide(
     U: Array, visits: int, R: int, model: PreparedModel, scratch: PatientScratch, single: SingleScratch
 ) -> bool:
@@ -275,7 +274,7 @@ def polar_target_wide(
     return True
 
 
-@njit(inline="always")
+@part(inline=True)
 def solve_U(
     inputs: StepInputs, k: int, U_start: Array, B: Array, visits: int, scratch: PatientScratch
 ) -> None:
@@ -303,7 +302,7 @@ def solve_U(
         bpp(scratch.gram, rhs[i, :R], U[i, :R], scratch.passive, scratch.nnls)
 
 
-@njit(inline="always")
+@part(inline=True)
 def solve_and_store_U(inputs: StepInputs, k: int, U_start: Array, B: Array, scratch: PatientScratch) -> None:
     """The new U of patient k, from the scores and μ Q H in `scratch`, stored in `inputs.U_prev`."""
     stored = inputs.U_prev[inputs.shard.offsets[k] : inputs.shard.offsets[k + 1]]
@@ -315,7 +314,7 @@ def solve_and_store_U(inputs: StepInputs, k: int, U_start: Array, B: Array, scra
         load_padded(stored, scratch.U)
 
 
-@njit(inline="always")
+@part(inline=True)
 def patient_step(inputs: StepInputs, k: int, scratch: PatientScratch, single: SingleScratch) -> float:
     """One patient step: w, then Q, then U; nothing without a history.
 

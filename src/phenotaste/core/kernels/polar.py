@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from phenotaste.core.kernels.eigen import eigh_in_place
-from phenotaste.core.kernels.kernel_cache import CACHE
-from phenotaste.core.kernels.simd import FASTMATH, NJIT_ALLOC
+from phenotaste.core.kernels.jit import FASTMATH, part
 from phenotaste.core.records import Array
 
 # Singular values of M are bounded below by this instead of being cut off: Q shrinks smoothly to zero along a direction
@@ -35,7 +33,7 @@ def new_eigh_scratch(R: int) -> EighScratch:
 # Products written out: numpy's take longer to compile than the rest of this file.
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def matmul(A: Array, B: Array, out: Array) -> None:
     """out = A B."""
     for i in range(A.shape[0]):
@@ -47,7 +45,7 @@ def matmul(A: Array, B: Array, out: Array) -> None:
                 out[i, j] += factor * B[k, j]
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def matmul_nt(A: Array, B: Array, out: Array) -> None:
     """out = A Bᵀ."""
     for i in range(A.shape[0]):
@@ -58,7 +56,7 @@ def matmul_nt(A: Array, B: Array, out: Array) -> None:
             out[i, j] = value
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def matmul_tn(A: Array, B: Array, out: Array) -> None:
     """out = AᵀB."""
     for i in range(A.shape[1]):
@@ -71,7 +69,7 @@ def matmul_tn(A: Array, B: Array, out: Array) -> None:
                 out[i, j] += factor * B[k, j]
 
 
-@njit(cache=CACHE, nogil=True)
+@part
 def sigma_floor(values: Array) -> float:
     """The lower bound of the singular values of M, from the eigenvalues of C."""
     top = 0.0
@@ -80,7 +78,7 @@ def sigma_floor(values: Array) -> float:
     return max(SIGMA_FLOOR, SIGMA_RTOL * np.sqrt(top))
 
 
-@njit(cache=CACHE, nogil=True)
+@part
 def inverse_sqrt_eigh(C: Array, scratch: EighScratch, out: Array) -> None:
     """C^(-1/2), with the singular values of M bounded below; C is overwritten."""
     R = C.shape[0]
@@ -94,7 +92,7 @@ def inverse_sqrt_eigh(C: Array, scratch: EighScratch, out: Array) -> None:
     matmul_tn(Z, Z, out)
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def polar_tall(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
     """Q = M C^(-1/2) for at floor as many visits as phenotypes."""
     M, C, root = np.empty(U.shape), np.empty(H.shape), np.empty(H.shape)
@@ -104,7 +102,7 @@ def polar_tall(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
     matmul(M, root, Q)
 
 
-@njit(cache=CACHE, nogil=True)
+@part
 def polar_wide(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
     """Q for fewer visits than phenotypes, from M Mᵀ, which has no null space of mere rounding noise as C does."""
     visits, R = U.shape
@@ -126,7 +124,7 @@ def polar_wide(U: Array, H: Array, scratch: EighScratch, Q: Array) -> None:
     matmul_tn(Z, M, Q)
 
 
-@njit(**NJIT_ALLOC)
+@part(allocates=True)
 def polar_eigh(
     U: Array, visits: int, mu: float, H: Array, scratch: EighScratch, mu_Q: Array, mu_QH: Array
 ) -> None:
@@ -146,7 +144,7 @@ def polar_eigh(
             mu_Q[i, r], mu_QH[i, r] = mu * Q[i, r], mu * QH[i, r]
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def nuclear_norm(M: Array, scratch: EighScratch) -> float:
     """‖M‖_*, with singular values as norms of M along its singular vectors, so that small ones stay accurate."""
     visits, R = M.shape

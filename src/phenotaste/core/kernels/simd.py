@@ -4,8 +4,8 @@ Left to itself LLVM has to prove that arrays do not overlap and to handle the re
 40 numbers that takes longer than the arithmetic. Arrays used with these operations hold float64 and are zero-padded to
 a multiple of eight columns; where a processor has narrower registers, LLVM uses several for one vector.
 
-This is the only module that uses private parts of numba (`numba.core` and the option `_nrt`);
-`tests/core/test_numba_private.py` names the one that is missing from an incompatible version.
+Besides `jit` this is the only module that uses private parts of numba; `tests/core/test_numba_private.py` names the one
+that is missing from an incompatible version.
 """
 
 import operator
@@ -14,21 +14,14 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, models, register_jitable, register_model
 
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.records import Array
-
-# Compiled loops may fuse and reorder sums. NaN and infinity keep their meaning.
-FASTMATH = {"contract", "reassoc"}
-# Kernels allocate nothing: without numba's atomic reference counts of every array in every record, the patient step
-# takes a fifth less time.
-NJIT: dict[str, Any] = {"cache": CACHE, "nogil": True, "_nrt": False}
-NJIT_ALLOC: dict[str, Any] = {**NJIT, "_nrt": True}  # for functions that kernels call and that allocate
 
 LANES = 8
 DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
@@ -174,7 +167,7 @@ def transpose_strided(
     return types.void(source, at, stride, target, to, target_stride), code
 
 
-@njit(inline="always")
+@part(inline=True)
 def transpose(source: Array, at: tuple[int, int], target: Array, to: tuple[int, int]) -> None:
     """Transpose the 8 × 8 block at source[at] into target[to]."""
     width, target_width = source.shape[1], target.shape[1]
@@ -317,7 +310,7 @@ register_operator(operator.mul, "fmul")
 register_operator(operator.truediv, "fdiv")
 
 
-@njit(inline="always")
+@register_jitable
 def round_up(n: int) -> int:
     """n rounded up to a multiple of the vector length."""
     return (n + LANES - 1) // LANES * LANES

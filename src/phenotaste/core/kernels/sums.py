@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import FASTMATH, part
 from phenotaste.core.kernels.matmul import add_transposed, multiply_transposed
 from phenotaste.core.kernels.scratch import PatientScratch
-from phenotaste.core.kernels.simd import FASTMATH, LANES, aligned_matrix, fma, load, splat, store
+from phenotaste.core.kernels.simd import LANES, aligned_matrix, fma, load, splat, store
 from phenotaste.core.kernels.unit_columns import roughness
 from phenotaste.core.records import N_SCALARS, Array, Shard, Sums, Weights
 
@@ -79,7 +78,7 @@ def add_in_place(total: Array, part: Array) -> Array:
     return total
 
 
-@njit(cache=CACHE, nogil=True, fastmath=FASTMATH)
+@part(fastmath=FASTMATH)
 def square_sum(data: Array, first: int, last: int, scale: float = 1.0) -> float:
     total = 0.0
     for n in range(first, last):
@@ -88,7 +87,7 @@ def square_sum(data: Array, first: int, last: int, scale: float = 1.0) -> float:
     return total
 
 
-@njit(inline="always")
+@part(inline=True)
 def add_patient(
     shard: Shard, k: int, weights: Weights, norm: float, scratch: PatientScratch, sums: BlockSums
 ) -> None:
@@ -127,7 +126,7 @@ def add_patient(
         sums.scalars[4] += influence * weights.tau * roughness(U, visits)
 
 
-@njit(inline="always")
+@part(inline=True)
 def add_visits(
     shard: Shard, first: int, visits: int, scale: float, influence: float, U: Array, w: Array, XU: Array
 ) -> None:

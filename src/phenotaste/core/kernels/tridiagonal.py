@@ -6,11 +6,10 @@ P is a product of reflections I − τ v vᵀ and is never formed. Matrices are 
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.simd import (
     LANES,
-    NJIT,
     aligned_matrix,
     aligned_vector,
     fma,
@@ -48,7 +47,7 @@ def new_reduction(R: int) -> Reduction:
     )
 
 
-@njit(**NJIT)
+@part
 def to_tridiagonal(A: Array, n: int, to: Reduction) -> None:
     """Reduce the first n rows and columns of A, which is overwritten and whose padding must be zero.
 
@@ -73,7 +72,7 @@ def to_tridiagonal(A: Array, n: int, to: Reduction) -> None:
     to.diagonal[n - 1] = A[n - 1, n - 1] - 2.0 * V[last, n - 1] * to.updates[p, n - 1]
 
 
-@njit(inline="always")
+@part(inline=True)
 def make_reflection(A: Array, k: int, n: int, to: Reduction) -> None:
     """v and τ that reflect row k of A, right of the diagonal, onto its norm at k + 1 and zeros."""
     side, V = round_up(n), to.vectors
@@ -96,7 +95,7 @@ def make_reflection(A: Array, k: int, n: int, to: Reduction) -> None:
         store(V, (k, j), set_lane(keep_after(load(A, (k, j)), k - j), k + 1 - j, head - alpha))
 
 
-@njit(inline="always")
+@part(inline=True)
 def update_rows(A: Array, side: int, k: int, last: int, p: int, q: int, to: Reduction) -> None:
     """Apply the last reflection to the rows after k, and leave the p of this one, τ A v − ½ τ² (vᵀAv) v, in row q.
 
@@ -131,14 +130,14 @@ def update_rows(A: Array, side: int, k: int, last: int, p: int, q: int, to: Redu
         store(updates, (q, j), fma(half, load(V, (k, j)), f * load(updates, (q, j))))
 
 
-@njit(**NJIT)
+@part
 def change_basis(X: Array, n: int, by: Reduction, to_original: bool) -> None:
     """X ← Pᵀ X, or P X with `to_original`, for the first n rows of X; sixteen columns at a time."""
     for j in range(0, X.shape[1], 2 * LANES):
         change_basis_columns(X, n, by.vectors, by.tau, to_original, j, min(j + LANES, X.shape[1] - LANES))
 
 
-@njit(inline="always")
+@part(inline=True)
 def reflection_index(step: int, count: int, to_original: bool, none: int) -> int:
     """The reflection applied at this step; `none` after the last."""
     if step >= count:
@@ -146,7 +145,7 @@ def reflection_index(step: int, count: int, to_original: bool, none: int) -> int
     return count - 1 - step if to_original else step
 
 
-@njit(**NJIT)
+@part
 def change_basis_columns(X: Array, n: int, V: Array, tau: Array, to_original: bool, j: int, j2: int) -> None:
     """Two vectors of every row, two reflections at a time.
 

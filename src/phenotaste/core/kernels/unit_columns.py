@@ -17,11 +17,10 @@ of the column it replaces is the next spare one.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.simd import (
     LANES,
-    NJIT,
     aligned_matrix,
     aligned_vector,
     fma,
@@ -67,7 +66,7 @@ def new_column_scratch(visits: int, R: int) -> ColumnScratch:
     )
 
 
-@njit(**NJIT)
+@part
 def unit_columns_step(
     U_start: Array,
     rhs: Array,
@@ -104,7 +103,7 @@ def unit_columns_step(
             transpose_strided(scratch.rhs, j * stride + LANES + i, stride, U, i * width + j, width)
 
 
-@njit(inline="always")
+@part(inline=True)
 def to_columns(M: Array, visits: int, stride: int, out: Array) -> None:
     """The columns of M, with zeros after the last visit."""
     width = M.shape[1]
@@ -116,7 +115,7 @@ def to_columns(M: Array, visits: int, stride: int, out: Array) -> None:
             transpose_strided(M, i * width + j, width, out, j * stride + LANES + i, stride)
 
 
-@njit(inline="always")
+@part(inline=True)
 def smoothness(visits: int, tau: float, stay: Array, beside: Array) -> None:
     """τ (ρI − L), which has more on the diagonal at the ends of the chain, and is zero after it and for one visit."""
     for i in range(0, visits, LANES):
@@ -129,7 +128,7 @@ def smoothness(visits: int, tau: float, stay: Array, beside: Array) -> None:
         stay[visits - 1] += tau
 
 
-@njit(inline="always")
+@part(inline=True)
 def gather_scored(w: Array, VV: Array, stride: int, scratch: ColumnScratch) -> int:
     """The order of the phenotypes, and −(w wᵀ)∘VᵀV of those that have a score; returns their number."""
     order, R = scratch.order, scratch.order.size
@@ -153,7 +152,7 @@ def gather_scored(w: Array, VV: Array, stride: int, scratch: ColumnScratch) -> i
     return m
 
 
-@njit(inline="always")
+@part(inline=True)
 def update_column(a: int, m: int, n: int, scratch: ColumnScratch) -> None:
     """c without its negative entries as the a-th column, with its factor, if c is positive anywhere."""
     G, U, rhs, stay, beside = scratch.scaled_gram, scratch.U, scratch.rhs, scratch.stay, scratch.beside
@@ -198,13 +197,13 @@ def update_column(a: int, m: int, n: int, scratch: ColumnScratch) -> None:
                 store(G, (a, b), f * load(scratch.neg_gram, (a, b)))
 
 
-@njit(inline="always")
+@part(inline=True)
 def smoothed(U, at, i, stay, beside):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """τ (ρI − L) u for eight visits from the i-th on."""
     return fma(load(stay, i), load(U, at), load(beside, i) * (load(U, at - 1) + load(U, at + 1)))
 
 
-@njit(**NJIT)
+@part
 def roughness(U: Array, visits: int) -> float:
     """tr(UᵀLU) = Σ ‖u_{i+1} − u_i‖² over consecutive visits."""
     total = splat(0.0)

@@ -13,9 +13,8 @@ at the patient's visits; everything else is unchanged with P_kᵀX_kV in place o
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from phenotaste.core.kernels.kernel_cache import CACHE
+from phenotaste.core.kernels.jit import kernel, part
 from phenotaste.core.kernels.nnls import NNLSScratch, bpp, new_nnls_scratch
 from phenotaste.core.kernels.polar import EighScratch, inverse_sqrt_eigh, new_eigh_scratch, polar_wide
 from phenotaste.core.records import Array, Shard
@@ -126,7 +125,7 @@ def new_scratch(shard: Shard, first: int, last: int, R: int, smooth: int) -> Par
     )
 
 
-@njit(cache=CACHE, nogil=True, fastmath={"contract"})
+@part(allocates=True, fastmath={"contract"})
 def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
     """B = X_k V from the non-zeros alone; returns ‖X_k‖²."""
     start = shard.offsets[k]
@@ -144,7 +143,7 @@ def read_visits(shard: Shard, k: int, V: Array, B: Array) -> float:
     return norm
 
 
-@njit(cache=CACHE, nogil=True, fastmath={"contract"})
+@part(allocates=True, fastmath={"contract"})
 def solve_Q(B: Array, norm: float, w: Array, H: Array, Q: Array, scratch: Parafac2Scratch) -> None:
     """Q, the polar factor of M = B diag(w) Hᵀ, and QᵀB into `scratch.QB`.
 
@@ -178,7 +177,7 @@ def solve_Q(B: Array, norm: float, w: Array, H: Array, Q: Array, scratch: Parafa
     np.dot(scratch.L.T, scratch.square, scratch.QB)
 
 
-@njit(cache=CACHE, nogil=True, fastmath={"contract"})
+@part(allocates=True, fastmath={"contract"})
 def right_hand_side(a: Array, model: ModelProducts, seen: bool, scratch: Parafac2Scratch) -> None:
     """diag(Hᵀ Qᵀ X V) + λFᵀa into `scratch.b`; a patient without history has only the second term."""
     R = scratch.b.size
@@ -194,7 +193,7 @@ def right_hand_side(a: Array, model: ModelProducts, seen: bool, scratch: Parafac
                 scratch.b[r] += model.lam * a[p] * model.F[p, r]
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def solve_scores(
     model: ModelProducts, seen: bool, solver: ScoreSolver, w: Array, dual: Array, scratch: Parafac2Scratch
 ) -> None:
@@ -217,7 +216,7 @@ def solve_scores(
                 dual[r] += w[r] - scratch.t[r]
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def patient_step(
     patients: Parafac2Patients, k: int, model: ModelProducts, solver: ScoreSolver, scratch: Parafac2Scratch
 ) -> float:
@@ -241,7 +240,7 @@ def patient_step(
     return norm
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel(autovectorize=True, allocates=True)
 def step(
     patients: Parafac2Patients,
     first: int,
@@ -269,7 +268,7 @@ def step(
                     sums.AW[p, r] += a[p] * w[r]
 
 
-@njit(cache=CACHE, nogil=True, fastmath={"contract"})
+@kernel(autovectorize=True, allocates=True, fastmath={"contract"})
 def add_XU(
     shard: Shard, first: int, last: int, H: Array, W: Array, Q: Array, XU: Array, scratch: Parafac2Scratch
 ) -> None:
@@ -292,7 +291,7 @@ def add_XU(
                     row[r] += value * U[i, r]
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def patient_loss(
     norm: float, a: Array, model: ModelProducts, seen: bool, w: Array, scratch: Parafac2Scratch
 ) -> float:
@@ -308,7 +307,7 @@ def patient_loss(
     return 0.5 * total
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel(autovectorize=True, allocates=True)
 def project(
     patients: Parafac2Patients,
     first: int,
@@ -334,7 +333,7 @@ def project(
             previous = loss
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def cosines(E: Array) -> None:
     """Orthonormal cosines, one frequency per column: directions that favour no visit."""
     visits, R = E.shape
@@ -344,7 +343,7 @@ def cosines(E: Array) -> None:
             E[i, r] = size * np.cos(np.pi * r * (i + 0.5) / visits)
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def orthogonalise(M: Array, scratch: Parafac2Scratch, out: Array) -> None:
     """The polar factor of M."""
     np.dot(M.T, M, scratch.square)
@@ -352,7 +351,7 @@ def orthogonalise(M: Array, scratch: Parafac2Scratch, out: Array) -> None:
     np.dot(M, scratch.polar, out)
 
 
-@njit(cache=CACHE, nogil=True)
+@part(allocates=True)
 def purify(G: Array, scratch: Parafac2Scratch) -> None:
     """Round the eigenvalues of G = QᵀQ to 0 or 1 by G ← 3G² − 2G³ (McWeeny), which makes it a projection."""
     for _ in range(PURIFICATIONS):
@@ -363,7 +362,7 @@ def purify(G: Array, scratch: Parafac2Scratch) -> None:
                 G[r, s] = 3.0 * scratch.square[r, s] - 2.0 * scratch.polar[r, s]
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel(autovectorize=True, allocates=True)
 def complete_Q(shard: Shard, first: int, last: int, bases: Array, Q: Array, scratch: Parafac2Scratch) -> None:
     """Complete Q_k to full column rank for patients with at least R visits; the fit does not change.
 

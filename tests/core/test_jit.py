@@ -1,0 +1,77 @@
+"""Kernels and their parts: what is compiled, what Python may call, and when cached code is used."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import phenotaste
+from helpers.kernels import compiled
+from phenotaste.core.kernels import jit
+
+SCRIPT = """
+import numpy as np
+from phenotaste.core.kernels import nnls
+X = np.ones((1, 3))
+nnls.solve_rows_cd(np.eye(3), np.full((1, 3), 2.0), X, 5, 0.0)
+print(X.sum(), sum(nnls.cd_each_row.stats.cache_misses.values()))
+"""
+
+
+@jit.part
+def plus_one(x):
+    return x + 1.0
+
+
+@jit.part(inline=True)
+def plus_two(x):
+    return plus_one(plus_one(x))
+
+
+@jit.kernel
+def plus_four(x, out):
+    out[0] = plus_two(plus_two(x))
+
+
+def test_parts_are_compiled_into_kernels():
+    out = np.zeros(1)
+    plus_four(1.0, out)
+    assert out[0] == 5.0
+    assert compiled(plus_two)(1.0) == 3.0
+
+
+def test_a_part_is_not_called_from_python():
+    with pytest.raises(TypeError, match="not callable"):
+        plus_one(1.0)
+
+
+def test_division_by_zero_raises_nothing():
+    ratio = compiled(jit.part(lambda x, y: x / y))
+    assert ratio(1.0, 0.0) == np.inf
+    assert np.isnan(ratio(0.0, 0.0))
+
+
+def test_a_kernel_is_compiled_again_when_a_part_in_another_file_changes(tmp_path):
+    package = tmp_path / "phenotaste"
+    shutil.copytree(Path(phenotaste.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def run():
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        total, misses = done.stdout.split()
+        return float(total), int(misses)
+
+    assert run() == (6.0, 1)
+    assert run() == (6.0, 0)
+    simd = package / "core" / "kernels" / "simd.py"  # nnls.py itself stays as it is
+    text = simd.read_text(encoding="utf-8")
+    assert "LANES = 8" in text
+    simd.write_text(text + "\n# another version\n", encoding="utf-8")
+    assert run() == (6.0, 1)
