@@ -55,7 +55,7 @@ $(FRESH): $(READY) $(shell find src/phenotaste/core -name "*.py")
 	@find src -name '*.nb[ci]' -delete
 	@echo "compiling the kernels ..."
 	@nice $(BIN)/python -m compileall -qq -x /tests/ $(VENV)/lib & \
-	  $(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null || exit 1; wait
+	  $(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null; failed=$$?; wait; exit $$failed
 	@touch $@
 
 demo: $(FRESH)
