@@ -191,9 +191,13 @@ def test_the_makefile_installs_with_uv_from_the_index_of_pip(wheel, tmp_path):
     """It may be a hospital's own. Here it is no address, which uv refuses, and pip does not need for a file."""
     pytest.importorskip("uv", reason="make installs uv")
     settings = tmp_path / "pip.conf"
-    settings.write_text("[global]\nindex-url = https://global.invalid\n[install]\nindex-url = http://index:port\n")
+    settings.write_text(
+        "[global]\nindex-url = https://global.invalid\n[install]\nindex-url = http://index:port\n"
+    )
     assert not install("--dry-run", "--no-deps", wheel, folder=tmp_path)
-    assert "pip does" in install("--dry-run", "--no-deps", wheel, folder=tmp_path, PIP_CONFIG_FILE=str(settings))
+    assert "pip does" in install(
+        "--dry-run", "--no-deps", wheel, folder=tmp_path, PIP_CONFIG_FILE=str(settings)
+    )
 
 
 def test_pip_installs_where_uv_cannot(wheel, tmp_path):
