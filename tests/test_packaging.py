@@ -183,6 +183,29 @@ def test_the_citation_names_the_program_and_the_paper():
     assert paper["year"] == 2020
 
 
+def install(*arguments, folder, **changes):
+    return run(sys.executable, ROOT / "scripts" / "install.py", *arguments, folder=folder, **changes)
+
+
+def test_the_makefile_installs_with_uv_from_the_index_of_pip(wheel, tmp_path):
+    """It may be a hospital's own. Here it is no address, which uv refuses, and pip does not need for a file."""
+    pytest.importorskip("uv", reason="make installs uv")
+    settings = tmp_path / "pip.conf"
+    settings.write_text(
+        "[global]\nindex-url = https://global.invalid\n[install]\nindex-url = http://index:port\n"
+    )
+    assert not install("--dry-run", "--no-deps", wheel, folder=tmp_path)
+    assert "pip does" in install(
+        "--dry-run", "--no-deps", wheel, folder=tmp_path, PIP_CONFIG_FILE=str(settings)
+    )
+
+
+def test_pip_installs_where_uv_cannot(wheel, tmp_path):
+    pytest.importorskip("uv", reason="make installs uv")
+    text = install("--dry-run", "--no-deps", wheel, folder=tmp_path, UV_DEFAULT_INDEX="http://index:port")
+    assert "pip does" in text
+
+
 def test_lowest_versions_are_those_declared(tmp_path):
     text = run(sys.executable, ROOT / "scripts" / "lowest.py", folder=tmp_path)
     pins = dict(line.split("==") for line in text.splitlines())
