@@ -1,6 +1,13 @@
 """Settings that every test shares."""
 
+import gc
 import os
+
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # before numpy: each core has its worker, whose threads would wait for each other
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +20,6 @@ settings.register_profile(
     "tests", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+# So many modules are loaded that a full collection takes a tenth of a second, and ibis builds large trees all the time.
+gc.set_threshold(50_000, 20, 50)

@@ -107,7 +107,7 @@ def size_of_data(m, c):
 )
 def test_bits_depend_on_the_seed_but_not_on_n_jobs(settings):
     c = cohort(5, n_patients=150, visits=(0, 20), n_features=12)
-    one, two = (TASTE(3, random_state=7, max_iter=20, n_jobs=n, **settings).fit(c) for n in (1, 2))
+    one, two = (TASTE(3, n_init=1, random_state=7, max_iter=20, n_jobs=n, **settings).fit(c) for n in (1, 2))
     for name in ("V_", "F_", "H_", "W_", "U_", "loss_curve_"):
         assert np.array_equal(getattr(one, name), getattr(two, name)), name
     assert np.array_equal(one.transform(c), two.transform(c))
@@ -115,7 +115,7 @@ def test_bits_depend_on_the_seed_but_not_on_n_jobs(settings):
 
 def test_float32_and_float64_courses_agree():
     c = cohort(2, n_patients=100, visits=(3, 30), n_features=15)
-    single, double = (TASTE(4, random_state=0, dtype=d).fit(c) for d in ("float32", "float64"))
+    single, double = (TASTE(4, n_init=1, random_state=0, dtype=d).fit(c) for d in ("float32", "float64"))
     assert single.U_.dtype == np.float32
     assert single.loss_curve_[-1] == pytest.approx(double.loss_curve_[-1], rel=1e-3)
     assert metrics.matched_similarity(single.V_, double.V_) > 0.999
@@ -153,7 +153,7 @@ def test_projection_of_the_training_patients(hf, hf_model):
 def test_projection_of_other_cohorts(settings, static):
     c, _ = simulate.ehr(300, n_features=60, n_static=8, mean_visits=20, rank=4, random_state=1)
     c = c if static else Cohort(c.visits, c.offsets)
-    check_projection(TASTE(4, random_state=0, **settings).fit(c), c)
+    check_projection(TASTE(4, n_init=1, random_state=0, **settings).fit(c), c)
 
 
 def test_transform_does_not_use_the_fitted_patients(hf, hf_model):
@@ -166,7 +166,7 @@ def test_transform_does_not_use_the_fitted_patients(hf, hf_model):
 def test_a_saved_model_scores_bitwise_equal(tmp_path, include_patients):
     c = cohort(4, n_patients=40, visits=(0, 15))
     c = Cohort(c.visits, c.offsets, c.static, feature_names=list("abcdefg"), static_names=list("wxyz"))
-    m = TASTE(3, random_state=0).fit(c)
+    m = TASTE(3, n_init=1, random_state=0).fit(c)
     m.save(tmp_path / "model", include_patients=include_patients)
     again = TASTE.load(tmp_path / "model")
     assert np.array_equal(again.transform(c), m.transform(c))
@@ -189,7 +189,7 @@ def test_a_saved_model_scores_bitwise_equal(tmp_path, include_patients):
 def test_a_model_file_holds_no_patient(tmp_path):
     c = cohort(4, n_patients=40, visits=(2, 15))
     ids = np.array([f"patient-number-{k:04d}" for k in range(40)])
-    m = TASTE(3, random_state=0).fit(Cohort(c.visits, c.offsets, c.static, patient_ids=ids))
+    m = TASTE(3, n_init=1, random_state=0).fit(Cohort(c.visits, c.offsets, c.static, patient_ids=ids))
     m.save(tmp_path / "model")
     content = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
     assert b"patient-number" not in content
@@ -201,7 +201,7 @@ def test_a_model_file_holds_no_patient(tmp_path):
 
 
 def test_a_model_with_inconsistent_parts_is_refused(tmp_path):
-    m = TASTE(3, random_state=0, max_iter=3).fit(cohort(4, n_patients=40))
+    m = TASTE(3, n_init=1, random_state=0, max_iter=3).fit(cohort(4, n_patients=40))
     broken = {
         "V_": m.V_[:, :2],
         "H_": np.full((3, 3), np.nan),
@@ -219,7 +219,7 @@ def test_a_model_with_inconsistent_parts_is_refused(tmp_path):
 
 
 def test_a_model_of_the_first_objective_is_refused_with_its_reason(tmp_path):
-    m = TASTE(3, random_state=0, max_iter=3).fit(cohort(4, n_patients=40))
+    m = TASTE(3, n_init=1, random_state=0, max_iter=3).fit(cohort(4, n_patients=40))
     m.save(tmp_path / "model")
     files, meta = tensors.read(tmp_path / "model", "taste-model", mmap=False)
     meta["settings"]["weights"] = "relative"
@@ -236,7 +236,7 @@ def test_a_model_of_the_first_objective_is_refused_with_its_reason(tmp_path):
 
 def test_runtime_parameters_are_not_saved(tmp_path):
     rng = np.random.RandomState(0)
-    m = TASTE(2, random_state=rng, callback=print, n_jobs=1, max_iter=1, verbose=0).fit(cohort(4))
+    m = TASTE(2, n_init=1, random_state=rng, callback=print, n_jobs=1, max_iter=1, verbose=0).fit(cohort(4))
     m.save(tmp_path / "model")
     again = TASTE.load(tmp_path / "model")
     assert (again.random_state, again.callback, again.n_jobs) == (None, None, None)
@@ -246,7 +246,7 @@ def test_columns_are_matched_by_name():
     c = cohort(6, n_patients=30, visits=(3, 12), n_features=5)
     names, static = list("abcde"), list("wxyz")
     c = Cohort(c.visits, c.offsets, c.static, feature_names=names, static_names=static)
-    m = TASTE(2, random_state=0).fit(c)
+    m = TASTE(2, n_init=1, random_state=0).fit(c)
     extra = np.hstack([np.ones((c.visits.shape[0], 1)), c.visits.toarray()[:, ::-1][:, 1:]])
     other = Cohort(
         extra,
@@ -279,7 +279,7 @@ def test_without_static_features_it_is_nonnegative_parafac2():
 def test_the_fit_does_not_depend_on_the_scale_of_the_static_features():
     c = cohort(8, n_patients=50, visits=(3, 12))
     scaled = Cohort(c.visits, c.offsets, 64 * c.static)
-    one, two = (TASTE(3, random_state=0, max_iter=30).fit(x) for x in (c, scaled))
+    one, two = (TASTE(3, n_init=1, random_state=0, max_iter=30).fit(x) for x in (c, scaled))
     np.testing.assert_allclose(one.V_, two.V_, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(64 * one.F_, two.F_, rtol=1e-6, atol=1e-6)
 
@@ -287,9 +287,11 @@ def test_the_fit_does_not_depend_on_the_scale_of_the_static_features():
 def test_the_fit_does_not_depend_on_the_scale_of_the_visits():
     """Every patient is divided by its own size."""
     c = cohort(8, n_patients=50, visits=(0, 12))
-    one = TASTE(3, random_state=0, max_iter=30).fit(c)
+    one = TASTE(3, n_init=1, random_state=0, max_iter=30).fit(c)
     for scale in (2.0**-60, 2.0**60, 2.0**-600, 2.0**600):
-        other = TASTE(3, random_state=0, max_iter=30).fit(Cohort(scale * c.visits, c.offsets, c.static))
+        other = TASTE(3, n_init=1, random_state=0, max_iter=30).fit(
+            Cohort(scale * c.visits, c.offsets, c.static)
+        )
         for name in ("V_", "F_", "H_", "W_", "U_", "loss_curve_"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
         with_history = ~one.empty_history_
@@ -298,23 +300,23 @@ def test_the_fit_does_not_depend_on_the_scale_of_the_visits():
 
 def test_degenerate_cohorts():
     with pytest.warns(UserWarning, match="exceeds"):
-        TASTE(6, random_state=0).fit(cohort(1, n_features=3))
+        TASTE(6, n_init=1, random_state=0).fit(cohort(1, n_features=3))
     with pytest.warns(UserWarning, match="uniqueness"):
-        TASTE(2, mu=0, random_state=0).fit(cohort(1))
+        TASTE(2, mu=0, n_init=1, random_state=0).fit(cohort(1))
     nobody = Cohort(np.zeros((3, 4)), [0, 2, 2, 3], np.eye(3))
-    m = TASTE(2, random_state=0).fit(nobody)
+    m = TASTE(2, n_init=1, random_state=0).fit(nobody)
     assert m.n_empty_ == 3
     assert np.all(m.U_ == 0)
     assert np.isnan(m.cpi_)
-    one_static = TASTE(2, random_state=0).fit(Cohort(np.eye(4), [0, 4], np.zeros((1, 2))))
+    one_static = TASTE(2, n_init=1, random_state=0).fit(Cohort(np.eye(4), [0, 4], np.zeros((1, 2))))
     assert one_static.lam_eff_ == 0
-    assert TASTE(1, random_state=0).fit(cohort(1)).n_short_ == 0
+    assert TASTE(1, n_init=1, random_state=0).fit(cohort(1)).n_short_ == 0
 
 
 def test_patients_without_history_are_scored_by_their_static_features():
     c = cohort(3, n_patients=40, visits=(4, 10))
     empty = Cohort(np.zeros((0, 7)), [0, 0], c.static[:1])
-    m = TASTE(3, random_state=0).fit(c)
+    m = TASTE(3, n_init=1, random_state=0).fit(c)
     w = m.transform(empty)[0]
     best = np.linalg.norm(c.static[0] - m.F_ @ w)
     assert best <= np.linalg.norm(c.static[0])
@@ -363,12 +365,12 @@ def test_values_near_the_limits_of_floating_point_are_refused(scale, objective):
     c = cohort(0)
     extreme = Cohort(c.visits.astype(np.float64) * scale, c.offsets, c.static)
     with pytest.raises(InputError, match="out of range"):
-        TASTE(2, objective=objective, random_state=0).fit(extreme)
+        TASTE(2, objective=objective, n_init=1, random_state=0).fit(extreme)
 
 
 def test_new_patients_with_values_out_of_range_are_refused():
     c = cohort(0)
-    m = TASTE(2, random_state=0, max_iter=3).fit(c)
+    m = TASTE(2, n_init=1, random_state=0, max_iter=3).fit(c)
     with pytest.raises(InputError, match="out of range"):
         m.transform(with_static(c, 1e300))
     with pytest.raises(InputError, match="out of range"):
@@ -397,7 +399,7 @@ def test_the_papers_start_without_uniqueness_term_fits():
 def test_a_vanishing_phenotype_does_not_diverge(objective):
     """One that no visit needs: its scores shrink, and its static definition must not grow without end."""
     c = cohort(5, n_patients=2, n_features=5, visits=(0, 9), density=0.05, scale=1000.0, negative=True)
-    m = TASTE(3, max_iter=12, tol=0, random_state=0, objective=objective, init="random").fit(c)
+    m = TASTE(3, max_iter=12, tol=0, n_init=1, random_state=0, objective=objective, init="random").fit(c)
     assert m.F_.max() < 1e20
     assert np.all(np.diff(m.loss_curve_) <= 1e-9 * size_of_data(m, c))
 
@@ -409,11 +411,11 @@ def test_only_cohorts_are_accepted():
 
 def test_outcomes_and_callback():
     c = cohort(5, n_patients=60, visits=(3, 12))
-    assert TASTE(3, tol=1e-3, random_state=0).fit(c).outcome_ == "converged"
-    short = TASTE(3, max_iter=2, random_state=0).fit(c)
+    assert TASTE(3, tol=1e-3, n_init=1, random_state=0).fit(c).outcome_ == "converged"
+    short = TASTE(3, max_iter=2, n_init=1, random_state=0).fit(c)
     assert (short.outcome_, short.converged_, short.n_iter_) == ("max_iter", False, 2)
     seen = []
-    stopped = TASTE(3, random_state=0, callback=lambda p: seen.append(p) or p.iteration == 4).fit(c)
+    stopped = TASTE(3, n_init=1, random_state=0, callback=lambda p: seen.append(p) or p.iteration == 4).fit(c)
     assert stopped.outcome_ == "stopped"
     assert [p.iteration for p in seen] == [1, 2, 3, 4]
     assert [p.loss for p in seen[:3]] == stopped.loss_curve_[:3].tolist()
@@ -512,7 +514,7 @@ def test_a_start_begins_at_a_short_fit_or_as_it_is_told(monkeypatch):
 def test_weights_in_absolute_terms():
     c = cohort(3, n_patients=20)
     X2 = np.array([np.sum(X**2) for X, _ in dense(c)])
-    m = TASTE(3, lam=0.3, mu=2.0, max_iter=1, random_state=0).fit(c)
+    m = TASTE(3, lam=0.3, mu=2.0, max_iter=1, n_init=1, random_state=0).fit(c)
     several = (np.diff(c.offsets) > 1) & (X2 > 0)
     np.testing.assert_allclose(m.mu_k_, np.where(several, 2.0 / 3, 0.0))
     np.testing.assert_allclose(m.scale_, np.where(X2 > 0, np.sqrt(X2), 1.0))
@@ -529,7 +531,7 @@ def test_weights_in_absolute_terms():
 
 def test_patient_counts_match_the_cohort():
     c = cohort(3, n_patients=40, visits=(0, 6), density=0.2)
-    m = TASTE(4, max_iter=1, random_state=0).fit(c)
+    m = TASTE(4, max_iter=1, n_init=1, random_state=0).fit(c)
     empty = np.array([not X.any() for X, _ in dense(c)])
     assert np.array_equal(m.empty_history_, empty)
     assert m.n_empty_ == empty.sum() > 0
@@ -548,14 +550,20 @@ def test_scikit_learn_conventions():
     c, truth = simulate.ehr(150, n_features=40, n_static=6, mean_visits=10, rank=3, random_state=0)
     c = Cohort(c.visits, c.offsets, c.static, patient_ids=[f"p{k}" for k in range(150)])
     y = truth.labels
-    pipe = make_pipeline(TASTE(2, max_iter=20, random_state=0), StandardScaler(), LogisticRegression())
+    pipe = make_pipeline(
+        TASTE(2, max_iter=20, n_init=1, random_state=0), StandardScaler(), LogisticRegression()
+    )
     assert cross_val_score(pipe, c, y, cv=3).shape == (3,)
     grid = GridSearchCV(pipe, {"taste__rank": [2, 3]}, cv=2).fit(c, y)
     assert grid.predict_proba(c).shape == (150, 2)
-    frame = TASTE(2, max_iter=20, random_state=0, n_jobs=-1).set_output(transform="pandas").fit_transform(c)
+    frame = (
+        TASTE(2, max_iter=20, n_init=1, random_state=0, n_jobs=-1)
+        .set_output(transform="pandas")
+        .fit_transform(c)
+    )
     assert list(frame.columns) == ["phenotype_1", "phenotype_2"]
     assert np.array_equal(frame.index, c.patient_ids)
-    m = TASTE(2, max_iter=20, random_state=0).set_output(transform="pandas").fit(c)
+    m = TASTE(2, max_iter=20, n_init=1, random_state=0).set_output(transform="pandas").fit(c)
     assert np.array_equal(frame, m.W_)
     assert np.array_equal(m.transform(c[5:9]).index, c.patient_ids[5:9])
     assert clone(m).get_params() == m.get_params()
@@ -581,14 +589,16 @@ def test_phenotype_table_exactly():
 
 def test_a_fitted_model_keeps_its_rank_when_the_setting_changes():
     c = cohort(6, n_patients=30, visits=(3, 12))
-    m = TASTE(2, random_state=0).fit(c)
+    m = TASTE(2, n_init=1, random_state=0).fit(c)
     before = m.transform(c)
     assert np.array_equal(m.set_params(rank=5).transform(c), before)
 
 
 def test_phenotype_table():
     c = cohort(6, n_patients=30, visits=(3, 12), n_features=5)
-    m = TASTE(2, random_state=0).fit(Cohort(c.visits, c.offsets, c.static, feature_names=list("abcde")))
+    m = TASTE(2, n_init=1, random_state=0).fit(
+        Cohort(c.visits, c.offsets, c.static, feature_names=list("abcde"))
+    )
     table = m.phenotypes(top=3)
     assert list(table.columns) == [*COLUMNS, "rate", "cohort_rate", "lift"]
     assert set(table.kind) == {"temporal", "static"}
@@ -608,7 +618,7 @@ def test_a_column_of_rounding_errors_is_not_listed(seed, objective):
     c = cohort(
         seed, n_patients=6, n_features=3, n_static=1, visits=(0, 9), density=0.9, scale=1000, negative=True
     )
-    m = TASTE(6, max_iter=12, tol=0, random_state=0, objective=objective).fit(c)
+    m = TASTE(6, max_iter=12, tol=0, n_init=1, random_state=0, objective=objective).fit(c)
     assert np.all(np.diff(m.loss_curve_) <= 1e-9 * size_of_data(m, c))
     assert m.loss_curve_[-1] == pytest.approx(metrics.objective(m, c), rel=1e-8)
     assert max(m.F_.max(), m.W_.max()) < 1e12

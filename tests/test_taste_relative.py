@@ -36,7 +36,7 @@ def planted():
 
 @pytest.fixture(scope="module")
 def planted_model(planted):
-    return TASTE(4, random_state=0).fit(planted)
+    return TASTE(4, n_init=1, random_state=0).fit(planted)
 
 
 @pytest.mark.parametrize("settings", [{}, {"balance": 0.5}, {"objective": "paper"}])
@@ -56,7 +56,7 @@ def test_patients_whose_visits_are_empty_take_no_part_in_a_fit():
     c = cohort(3, n_patients=60, visits=(1, 10), density=0.2)
     codes = np.array([X.any() for X, _ in dense(c)])
     assert not codes.all()
-    with_codes, everybody = (TASTE(3, random_state=0, max_iter=20).fit(x) for x in (c[codes], c))
+    with_codes, everybody = (TASTE(3, n_init=1, random_state=0, max_iter=20).fit(x) for x in (c[codes], c))
     for name in ("V_", "F_", "H_", "mean_scores_"):
         assert np.array_equal(getattr(with_codes, name), getattr(everybody, name)), name
     assert np.array_equal(with_codes.W_, everybody.W_[codes])
@@ -79,7 +79,7 @@ def test_patients_without_history_are_scored_near_the_mean_score(planted, plante
 
 def test_fitted_scores_of_patients_without_history_are_those_of_transform(planted):
     c = with_empty(planted[:60], [0, 30])
-    m = TASTE(3, random_state=0).fit(c)
+    m = TASTE(3, n_init=1, random_state=0).fit(c)
     assert np.array_equal(m.W_[m.empty_history_], m.transform(c)[m.empty_history_])
 
 
@@ -96,7 +96,7 @@ def test_scores_without_history_stay_bounded(planted_model, size):
 def test_very_large_and_very_small_values_neither_overflow_nor_vanish(scale):
     c = cohort(4, n_patients=40, visits=(0, 10))
     huge = Cohort(scale * c.visits, c.offsets, c.static)
-    one, other = (TASTE(3, random_state=0, max_iter=20).fit(x) for x in (c, huge))
+    one, other = (TASTE(3, n_init=1, random_state=0, max_iter=20).fit(x) for x in (c, huge))
     with_history = ~one.empty_history_
     np.testing.assert_allclose(other.scale_[with_history], scale * one.scale_[with_history], rtol=1e-12)
     np.testing.assert_allclose(other.loss_curve_, one.loss_curve_, rtol=1e-6)
@@ -109,8 +109,8 @@ def test_values_of_one_cohort_may_differ_by_two_hundred_powers_of_ten():
     c = cohort(4, n_patients=40, visits=(1, 10))
     X = c.visits.toarray()
     X[: c.offsets[20]] *= 1e200
-    mixed = TASTE(3, random_state=0, max_iter=20).fit(Cohort(X, c.offsets, c.static))
-    plain = TASTE(3, random_state=0, max_iter=20).fit(c)
+    mixed = TASTE(3, n_init=1, random_state=0, max_iter=20).fit(Cohort(X, c.offsets, c.static))
+    plain = TASTE(3, n_init=1, random_state=0, max_iter=20).fit(c)
     np.testing.assert_allclose(mixed.V_, plain.V_, atol=1e-6)
 
 
@@ -127,7 +127,7 @@ def test_balance_decides_whose_phenotype_is_kept():
     offsets = np.concatenate([np.arange(61), 60 + 30 * np.arange(1, 21)])
     c = Cohort(np.vstack([short, long]), offsets)
     leading = {
-        balance: TASTE(1, balance=balance, random_state=0).fit(c).V_[:, 0].argmax()
+        balance: TASTE(1, balance=balance, n_init=1, random_state=0).fit(c).V_[:, 0].argmax()
         for balance in (0.0, 0.5, 1.0)
     }
     assert leading == {0.0: 0, 0.5: 1, 1.0: 1}
@@ -151,7 +151,7 @@ def test_fitted_and_projected_scores_agree_on_short_histories(visits):
     counts = np.minimum(np.diff(full.offsets), rng.integers(visits[0], visits[1] + 1, len(full)))
     rows = np.concatenate([full.offsets[k] + np.arange(n) for k, n in enumerate(counts)])
     c = Cohort(full.visits[rows], np.concatenate([[0], np.cumsum(counts)]), full.static)
-    m = TASTE(4, random_state=0).fit(c)
+    m = TASTE(4, n_init=1, random_state=0).fit(c)
     assert column_correlations(m.W_, m.transform(c)).min() >= 0.99
 
 
@@ -162,7 +162,7 @@ def test_fitted_and_projected_scores_agree(planted, planted_model):
 def test_one_huge_entry_does_not_take_over_a_phenotype(planted, planted_model):
     visits = planted.visits.tolil()
     visits[planted.offsets[10], 7] = 300.0
-    after = TASTE(4, random_state=0).fit(Cohort(visits.tocsr(), planted.offsets, planted.static))
+    after = TASTE(4, n_init=1, random_state=0).fit(Cohort(visits.tocsr(), planted.offsets, planted.static))
     assert kept_phenotypes(planted_model, after) >= 0.95
 
 
@@ -174,13 +174,13 @@ def test_one_very_long_history_does_not_take_over_a_phenotype(planted, planted_m
     counts = np.diff(planted.offsets)
     counts[10] *= 40
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    after = TASTE(4, random_state=0).fit(Cohort(planted.visits[rows], offsets, planted.static))
+    after = TASTE(4, n_init=1, random_state=0).fit(Cohort(planted.visits[rows], offsets, planted.static))
     assert kept_phenotypes(planted_model, after) >= 0.95
 
 
 def test_scores_do_not_follow_the_number_of_visits():
     c, _ = simulate.ehr(400, n_features=60, n_static=6, rank=4, lengths="skewed", random_state=1)
-    W = TASTE(4, random_state=0).fit(c).W_
+    W = TASTE(4, n_init=1, random_state=0).fit(c).W_
     assert abs(spearmanr(W.sum(axis=1), np.diff(c.offsets)).statistic) <= 0.3
 
 

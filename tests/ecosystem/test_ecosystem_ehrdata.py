@@ -219,4 +219,4 @@ def test_a_layer_that_was_not_cut_with_the_times_is_refused(three):
 
 def test_what_was_read_can_be_fitted(three):
     found = ecosystem.from_ehrdata(three, static=["sex"])
-    assert TASTE(rank=1, random_state=0).fit_transform(found).shape == (2, 1)
+    assert TASTE(rank=1, n_init=1, random_state=0).fit_transform(found).shape == (2, 1)

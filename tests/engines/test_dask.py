@@ -15,7 +15,7 @@ from helpers.fits import assert_same, assert_same_projection, start_fit
 from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 
-SETTINGS = {"rank": 4, "n_init": 1, "max_iter": 8, "tol": 0, "random_state": 0}
+SETTINGS = {"rank": 4, "init": "random", "n_init": 1, "max_iter": 8, "tol": 0, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def by_threads(cohort):
     return TASTE(**SETTINGS).fit(cohort)
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 4])
+@pytest.mark.parametrize("n_workers", [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def test_bits_do_not_depend_on_the_number_of_workers(cohort, by_threads, tmp_path, n_workers):
     with local_cluster(n_workers) as cluster:
         found = TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work")).fit(cohort)
@@ -46,7 +46,7 @@ def test_bits_do_not_depend_on_the_number_of_workers(cohort, by_threads, tmp_pat
 )
 def test_every_setting_gives_the_bits_of_the_local_fit(cluster, options):
     cohort = cohorts.cohort(3, n_patients=40, n_static=3, n_features=20)
-    options = SETTINGS | options
+    options = SETTINGS | {"init": "short_fits"} | options
     expected = TASTE(**options).fit(cohort)
     assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)
 
@@ -71,7 +71,7 @@ def test_a_step_has_the_sums_of_threads(cluster):
 def test_an_undone_step_restores_the_previous_files(cluster):
     """A cohort on which extrapolation overshoots: the curve has a step that was refused."""
     cohort = cohorts.cohort(1, n_patients=30)
-    options = SETTINGS | {"rank": 3, "max_iter": 60}
+    options = SETTINGS | {"init": "short_fits", "rank": 3, "max_iter": 60}
     expected = TASTE(**options).fit(cohort)
     assert np.any(np.diff(expected.loss_curve_[:-1]) == 0)
     assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)

@@ -50,7 +50,7 @@ def test_nobody_connects_to_the_cluster_inside_one_process():
     options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
     with dask.config.set(no_pages), LocalCluster(**options) as cluster:
         assert cluster.scheduler_address.startswith("inproc://")
-        TASTE(rank=2, max_iter=2, engine=DaskEngine(cluster)).fit(cohort)
+        TASTE(rank=2, max_iter=2, n_init=1, engine=DaskEngine(cluster)).fit(cohort)
         ports = listening_ports() - before
         assert ports  # Dask's HTTP servers, without a page
         for port in ports:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import distributed
 import pytest
 
 import phenotaste
@@ -18,6 +19,7 @@ from phenotaste.engines.dask import DaskEngine
 from phenotaste.engines.dask.engine import check_encrypted, full_address
 
 COMMAND = [sys.executable, "-m", "phenotaste.cli", "fit", "cohort"]
+OPTIONS = {"rank": 3, "tol": 0, "max_iter": 12, "n_init": 2, "random_state": 0}
 SETTINGS = ["--rank", "3", "--tol", "0", "--max-iter", "12", "--n-init", "2", "--include-patients"]
 
 
@@ -27,7 +29,8 @@ def place(tmp_path_factory):
     simulate.ehr(200, n_features=30, n_static=4, mean_visits=20, rank=3, random_state=1)[0].save(
         folder / "cohort"
     )
-    assert fit(folder, "plain").wait(300) == 0
+    cohort = Cohort.load(folder / "cohort")
+    TASTE(**OPTIONS).fit(cohort).save(folder / "plain", include_patients=True)
     return folder
 
 
@@ -42,7 +45,7 @@ def checkpoints(folder):
 
 
 @pytest.mark.parametrize("victim", ["scheduler", "client"])
-def test_a_fit_resumes_after_losing_its_scheduler_or_client(place, tmp_path, victim):
+def test_a_fit_resumes_after_losing_its_scheduler_or_client(place, call, tmp_path, victim):
     work = place / f"{victim}.work"
     with Processes(tmp_path) as cluster:
         engine = ("--engine", cluster.address.replace("tcp", "dask"), "--checkpoint-every", "3")
@@ -59,15 +62,15 @@ def test_a_fit_resumes_after_losing_its_scheduler_or_client(place, tmp_path, vic
         assert "with --resume" in said
         assert "Traceback" not in said
     with Processes(tmp_path, n_workers=1) as cluster:
-        process = fit(place, victim, "--engine", cluster.address.replace("tcp", "dask"), "--resume")
-        said = process.communicate(timeout=120)[1]
-    assert process.returncode == 0, said
-    assert "begins anew" not in said
+        engine = ("--engine", cluster.address.replace("tcp", "dask"))
+        resumed = call("fit", "cohort", "--out", victim, *SETTINGS, *engine, "--resume", folder=place)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "begins anew" not in resumed.stderr
     assert_same(TASTE.load(place / victim), TASTE.load(place / "plain"))
     assert not work.exists()
 
 
-def test_files_of_a_killed_fit_without_checkpoint_are_removed(place, tmp_path):
+def test_files_of_a_killed_fit_without_checkpoint_are_removed(place, call, tmp_path):
     work = place / "swept.work"
     with Processes(tmp_path) as cluster:
         engine = ("--engine", cluster.address.replace("tcp", "dask"))
@@ -76,7 +79,7 @@ def test_files_of_a_killed_fit_without_checkpoint_are_removed(place, tmp_path):
         process.kill()
         process.wait()
         assert files_under(work)
-        assert fit(place, "swept", *engine).wait(120) == 0
+        assert call("fit", "cohort", "--out", "swept", *SETTINGS, *engine, folder=place).returncode == 0
     assert_same(TASTE.load(place / "swept"), TASTE.load(place / "plain"))
     assert not work.exists()
 
@@ -85,7 +88,6 @@ def test_courses_lost_with_the_checkpoint_are_rebuilt(place, tmp_path):
     """One block's courses are torn: that block is projected anew, and the fit ends as low as it would have."""
     expected, cohort = TASTE.load(place / "plain"), Cohort.load(place / "cohort")
     with Processes(tmp_path) as cluster:
-        options = {"rank": 3, "tol": 0, "max_iter": 12, "n_init": 2, "random_state": 0}
 
         def engine(resume):
             checkpoint = Checkpoint(tmp_path / "kept", every=1, resume=resume)
@@ -96,11 +98,11 @@ def test_courses_lost_with_the_checkpoint_are_rebuilt(place, tmp_path):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            TASTE(**options, **engine(False), callback=interrupt).fit(cohort)
+            TASTE(**OPTIONS, **engine(False), callback=interrupt).fit(cohort)
         lost = sorted(files_under(tmp_path / "work" / "courses"))[0]
         os.truncate(lost, 100)
         with pytest.warns(UserWarning, match="were missing or damaged and are rebuilt"):
-            found = TASTE(**options, **engine(True)).fit(cohort)
+            found = TASTE(**OPTIONS, **engine(True)).fit(cohort)
     assert found.n_iter_ == 12
     assert found.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=0.02)
     assert not (tmp_path / "work").exists()
@@ -114,7 +116,9 @@ def test_an_interrupted_fit_without_checkpoint_leaves_no_files(tmp_path):
 
     cohort = cohorts.cohort(1)
     with Processes(tmp_path, n_workers=1) as cluster, pytest.raises(KeyboardInterrupt):
-        TASTE(rank=2, engine=DaskEngine(cluster.address, tmp_path / "work"), callback=interrupt).fit(cohort)
+        TASTE(
+            rank=2, n_init=1, engine=DaskEngine(cluster.address, tmp_path / "work"), callback=interrupt
+        ).fit(cohort)
     assert not (tmp_path / "work").exists()
 
 
@@ -129,10 +133,17 @@ def test_workers_with_other_code_are_refused(tmp_path):
     for name, words in (("other", "another version of phenotaste"), ("broken", "cannot run phenotaste")):
         worker = ["env", f"PYTHONPATH={tmp_path / name}"]
         with Processes(tmp_path, workers=[worker]) as cluster, pytest.raises(InputError, match=words):
-            TASTE(rank=2, engine=DaskEngine(cluster.address)).fit(cohorts.cohort(1))
+            TASTE(rank=2, n_init=1, engine=DaskEngine(cluster.address)).fit(cohorts.cohort(1))
 
 
-def test_invalid_combinations_are_refused_with_a_sentence(place):
+def test_invalid_combinations_are_refused_with_a_sentence(place, call, monkeypatch):
+    class Impatient(distributed.Client):
+        """Ten seconds for a scheduler that is not there are spent on nothing."""
+
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options | {"timeout": "0.5s"})
+
+    monkeypatch.setattr(distributed, "Client", Impatient)
     for options, status, words in (
         (("--engine", "dask://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
         (("--engine", "tcp://127.0.0.1:1"), 1, "No Dask scheduler answered at tcp://127.0.0.1:1"),
@@ -141,11 +152,10 @@ def test_invalid_combinations_are_refused_with_a_sentence(place):
         (("--engine", "dask://127.0.0.1:1", "--memory", "4GB"), 1, "--engine excludes --memory"),
         (("--engine", "dask://127.0.0.1:1", "--tls", "."), 1, "lacks ca.pem, cert.pem, key.pem"),
     ):
-        process = fit(place, "never", *options)
-        said = process.communicate(timeout=60)[1]
-        assert process.returncode == status, said
-        assert words in " ".join(said.split())
-        assert "Traceback" not in said
+        refused = call("fit", "cohort", "--out", "never", *SETTINGS, *options, folder=place)
+        assert refused.returncode == status, refused.stderr
+        assert words in " ".join(refused.stderr.split())
+        assert "Traceback" not in refused.stderr
     assert not (place / "never").exists()
     assert not (place / "never.work").exists()
 

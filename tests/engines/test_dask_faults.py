@@ -15,12 +15,19 @@ from helpers.fits import assert_same
 from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 
-SETTINGS = {"rank": 5, "n_init": 1, "max_iter": 16, "tol": 0, "random_state": 0}
+SETTINGS = {"rank": 5, "init": "random", "n_init": 1, "max_iter": 12, "tol": 0, "random_state": 0}
+# For damage in the third iteration.
+SHORT = SETTINGS | {"max_iter": 5}
 
 
 @pytest.fixture(scope="module")
 def by_threads(cohort):
     return TASTE(**SETTINGS).fit(cohort)
+
+
+@pytest.fixture(scope="module")
+def short_by_threads(cohort):
+    return TASTE(**SHORT).fit(cohort)
 
 
 class FaultInjector(threading.Thread):
@@ -39,7 +46,7 @@ class FaultInjector(threading.Thread):
 
     def run(self):
         for _ in range(self.times):
-            time.sleep(self.rng.uniform(0.0, 0.5))
+            time.sleep(self.rng.uniform(0.0, 0.3))
             self.done.append(self.what())
 
 
@@ -76,7 +83,7 @@ def test_a_stopped_worker_does_not_change_the_result(cohort, by_threads, cluster
 
     with Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(2)
-        busy = client.submit(time.sleep, 4, workers=list(client.scheduler_info()["workers"])[:1], pure=False)
+        busy = client.submit(time.sleep, 3, workers=list(client.scheduler_info()["workers"])[:1], pure=False)
         found, _ = fit_through(pause, cohort, cluster, tmp_path / "work", rng)
         busy.result()
     assert_same(found, by_threads)
@@ -110,14 +117,14 @@ def remove(path):
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, remove])
-def test_a_damaged_block_is_written_again(cohort, by_threads, cluster, tmp_path, damage):
+def test_a_damaged_block_is_written_again(cohort, short_by_threads, cluster, tmp_path, damage):
     def hurt(progress):
         if progress.iteration == 3:
             for path in files_under(tmp_path / "work" / "blocks")[1:3]:
                 damage(path)
 
-    found = TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work"), callback=hurt).fit(cohort)
-    assert_same(found, by_threads)
+    found = TASTE(**SHORT, engine=DaskEngine(cluster, tmp_path / "work"), callback=hurt).fit(cohort)
+    assert_same(found, short_by_threads)
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, remove])
@@ -128,7 +135,7 @@ def test_damaged_courses_are_refused(cohort, cluster, tmp_path, damage):
                 damage(path)
 
     with pytest.raises(InputError, match=r"(does not match its checksum|is missing): check the disk"):
-        TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work"), callback=hurt).fit(cohort)
+        TASTE(**SHORT, engine=DaskEngine(cluster, tmp_path / "work"), callback=hurt).fit(cohort)
 
 
 def test_a_cluster_that_loses_all_workers(cohort, tmp_path):
@@ -178,11 +185,11 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_raises(cohort, by_threads, cluster, small_disk):
+def test_a_full_disk_raises(cohort, short_by_threads, cluster, small_disk):
     """Seen beforehand where it can be, and otherwise a sentence, and no file left."""
     engine = DaskEngine(cluster, small_disk / "work")
     with pytest.raises(InputError, match=r"has \d+ MB left and the courses need \d+ MB"):
-        TASTE(**SETTINGS | {"rank": 40}, engine=engine).fit(cohort)
+        TASTE(**SHORT | {"rank": 40}, engine=engine).fit(cohort)
 
     def fill(progress=None):
         if progress is None or progress.iteration == 2:
@@ -192,12 +199,12 @@ def test_a_full_disk_raises(cohort, by_threads, cluster, small_disk):
                     file.flush()
 
     with pytest.raises(InputError, match="cannot be used: No space left on device"):
-        TASTE(**SETTINGS, engine=engine, callback=fill).fit(cohort)
+        TASTE(**SHORT, engine=engine, callback=fill).fit(cohort)
     assert [path.name for path in files_under(small_disk)] == ["filler"]
     fill()
     os.truncate(small_disk / "filler", (small_disk / "filler").stat().st_size - 2**20)
     with pytest.raises(InputError, match=r"could not be written to .*: No space left on device"):
-        TASTE(**SETTINGS, engine=engine).fit(cohort)
+        TASTE(**SHORT, engine=engine).fit(cohort)
     assert [path.name for path in files_under(small_disk)] == ["filler"]
     (small_disk / "filler").unlink()
-    assert_same(TASTE(**SETTINGS, engine=engine).fit(cohort), by_threads)
+    assert_same(TASTE(**SHORT, engine=engine).fit(cohort), short_by_threads)

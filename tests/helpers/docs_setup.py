@@ -20,12 +20,12 @@ HEART_FAILURE, DIABETES = (7001, 7003), 7002
 
 
 def small_cohort(folder: Path) -> None:
-    cohort, _ = simulate.ehr(60, n_features=30, n_static=4, mean_visits=8, rank=3)
+    cohort, _ = simulate.ehr(40, n_features=30, n_static=4, mean_visits=8, rank=3)
     cohort.save(folder / "COHORT")
 
 
 def cohort_of_large(folder: Path) -> None:
-    cohort, _ = simulate.ehr(60, n_features=60, n_static=4, mean_visits=8, rank=3)
+    cohort, _ = simulate.ehr(20, n_features=60, n_static=4, mean_visits=5, rank=3)
     cohort.save(folder / "cohort")
 
 
@@ -87,7 +87,7 @@ def model_with_integer_ids(folder: Path) -> None:
         static_names=simulated.static_names,
     )
     cohort.save(folder / "COHORT")
-    model = TASTE(3, random_state=0, max_iter=5).fit(cohort)
+    model = TASTE(3, n_init=1, random_state=0, max_iter=5).fit(cohort)
     model.save(folder / "MODEL")
     Review.blank(model, names={1: "Heart failure"}).write(folder / "review.json")
 
@@ -112,7 +112,7 @@ def reviews(folder: Path) -> None:
     """A model with five phenotypes and three reviews of it."""
     cohort, _ = simulate.heart_failure(150, random_state=0)
     cohort.save(folder / "COHORT")
-    model = TASTE(5, random_state=0, max_iter=10).fit(cohort)
+    model = TASTE(5, n_init=1, random_state=0, max_iter=10).fit(cohort)
     model.save(folder / "MODEL")
     first, second, *others = Review.blank(model, "Dr A", names={1: "Heart failure"}).decisions
     first, merged = replace(first, status="accepted"), replace(second, status="merged", merge_with=1)
@@ -129,7 +129,7 @@ def result_of_omop_tutorial(folder: Path) -> None:
     run_python(simulates_cdm, {})
     for command in (
         "phenotaste cohort omop cdm.duckdb --min-visits 5 --min-patients 5 --out cohort",
-        "phenotaste fit cohort --rank 5 --max-iter 20 --out choice/best",
+        "phenotaste fit cohort --rank 5 --max-iter 20 --n-init 2 --out choice/best",
     ):
         run_in_process(command.split())
     Review.blank(TASTE.load(folder / "choice" / "best"), names={1: "First"}).write(folder / "review.json")

@@ -48,7 +48,7 @@ def cohort():
 
 @pytest.fixture(scope="module")
 def model(cohort):
-    fitted = TASTE(4, random_state=0).fit(cohort)
+    fitted = TASTE(4, n_init=1, random_state=0).fit(cohort)
     fitted.V_[0], fitted.V_[1], fitted.F_[0] = 0.9, 0.8, 0.7  # so that the odd names are in every table
     fitted.V_[2] = 0.6
     return fitted
@@ -76,7 +76,7 @@ def test_summary_is_the_same_after_save_and_load(model, tmp_path):
 
 
 def test_summary_of_a_problematic_fit():
-    fitted = TASTE(2, max_iter=2, random_state=0).fit(cohorts.cohort(n_patients=6, visits=(0, 4)))
+    fitted = TASTE(2, max_iter=2, n_init=1, random_state=0).fit(cohorts.cohort(n_patients=6, visits=(0, 4)))
     fitted.cpi_ = float("nan")
     summary = report.fit_summary(fitted)
     assert summary.as_dict()["cpi"] is None
@@ -135,10 +135,10 @@ def test_figures_of_a_model_alone_and_with_a_cohort(model, cohort, tmp_path):
 @pytest.mark.parametrize("rank", [1, 7])
 def test_figures_and_tables_of_few_and_of_many_phenotypes(rank, tmp_path):
     small = cohorts.cohort(seed=3, n_patients=40, n_features=9, n_static=0)
-    shown = content.build(TASTE(rank, random_state=0, max_iter=10).fit(small), small)
+    shown = content.build(TASTE(rank, n_init=1, random_state=0, max_iter=10).fit(small), small)
     assert model_figures.save_all(shown, tmp_path, formats=("png",))
     assert table_files.save_all(shown, tmp_path)
-    tiny = content.build(TASTE(rank, random_state=0, max_iter=10).fit(small[:9]), small[:9])
+    tiny = content.build(TASTE(rank, n_init=1, random_state=0, max_iter=10).fit(small[:9]), small[:9])
     assert next(iter(model_figures.drawings(tiny))) == "definitions"
     assert model_figures.save_all(tiny, tmp_path / "tiny", formats=("png",))
     assert table_files.save_all(tiny, tmp_path / "tiny")
@@ -383,7 +383,7 @@ def test_no_output_describes_fewer_than_eleven_patients(seed, n_patients, rank, 
     fitted_on = secret_cohort(seed + 1, 100, 12) if others else cohort
     if not fitted_on.visits.nnz:
         return
-    model = TASTE(rank, max_iter=4, random_state=0).fit(fitted_on)
+    model = TASTE(rank, max_iter=4, n_init=1, random_state=0).fit(fitted_on)
     shown = content.build(model, cohort)
     by_hand = ByHand(model, cohort, fitted_on)
     by_hand.check(shown)
@@ -420,7 +420,7 @@ def test_no_output_describes_fewer_than_eleven_patients(seed, n_patients, rank, 
 @given(seed=st.integers(0, 2**31))
 def test_trusted_use_shows_small_counts_and_is_marked(seed, tmp_path):
     cohort = secret_cohort(seed, 30, 12)
-    model = TASTE(2, max_iter=4, random_state=0).fit(cohort)
+    model = TASTE(2, max_iter=4, n_init=1, random_state=0).fit(cohort)
     shown = content.build(model, cohort, gate=Gate(trusted=True))
     text = everything_shown(shown, tmp_path)
     assert "zxrare" in text
@@ -463,7 +463,7 @@ assert "matplotlib.pyplot" not in sys.modules
 
 def test_the_summary_claims_uniqueness_only_where_cpi_is_informative():
     patients, _ = simulate.ehr(60, n_features=30, rank=3, mean_visits=12, random_state=1)
-    found = report.fit_summary(TASTE(3, random_state=0).fit(patients))
+    found = report.fit_summary(TASTE(3, n_init=1, random_state=0).fit(patients))
     assert found.cpi > 0.9 > found.short_histories / found.patients
     for summary, words in (
         (found, "the phenotypes are unique"),

@@ -9,6 +9,7 @@ import pytest
 from phenotaste import TASTE, simulate
 from phenotaste.cli.select import parse_numbers, parse_ranks
 
+FEW = ("--ranks", "2", "--n-init", "2", "--bootstraps", "0", "--halves", "0", "--jobs", "1")
 GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--halves", "1", "--jobs", "1")
 
 
@@ -104,18 +105,18 @@ def test_refused_with_one_sentence(call, place, options, sentence):
 
 def test_folders_of_others_are_refused(call, place):
     simulate.ehr(60, n_features=20, mean_visits=10, rank=2, random_state=2)[0].save(place / "other")
-    assert call("cohort", "--out", "mine", *GRID)[0] == 0
+    assert call("cohort", "--out", "mine", *FEW)[0] == 0
     for options, sentence in (
         ((), "already holds this selection"),
         (("--resume", "--seed", "7"), "different settings (random_state)"),
     ):
-        status, _, err = call("cohort", "--out", "mine", *GRID, *options)
+        status, _, err = call("cohort", "--out", "mine", *FEW, *options)
         assert status == 1
         assert sentence in err
-    status, _, err = call("other", "--out", "mine", *GRID, "--resume")
+    status, _, err = call("other", "--out", "mine", *FEW, "--resume")
     assert status == 1
     assert "holds other results (different cohort)" in err
-    status, _, err = call("cohort", "--out", "cohort/choice", *GRID)
+    status, _, err = call("cohort", "--out", "cohort/choice", *FEW)
     assert status == 1
     assert "within the cohort's folder" in err
 

@@ -134,8 +134,8 @@ def test_a_worker_that_is_killed_is_replaced(place, tmp_path):
             killed.append(children(os.getpid())[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    found = selection.select(cohort, [2, 3], n_init=4, halves=0, jobs=2, callback=kill_one)
-    whole = selection.select(cohort, [2, 3], n_init=4, halves=0, jobs=1)
+    found = selection.select(cohort, [2, 3], n_init=2, halves=0, jobs=2, callback=kill_one)
+    whole = selection.select(cohort, [2, 3], n_init=2, halves=0, jobs=1)
     assert killed
     assert found.table["complete"].all()
     assert (found.best.V_ == whole.best.V_).all()

@@ -299,7 +299,7 @@ def test_heart_failure_case_share():
 
 def test_heart_failure_phenotypes_are_recovered():
     c, t = simulate.heart_failure(600, random_state=5)
-    m = TASTE(rank=5, random_state=0).fit(c)
+    m = TASTE(rank=5, n_init=1, random_state=0).fit(c)
     for planted, found in ((t.V, m.V_), (t.F, m.F_)):
         best, margin = best_and_margin(planted, found)
         assert best.min() > 0.9
