@@ -51,9 +51,8 @@ $(DEV): $(READY)
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
-# numba's cache does not notice changes in called kernels of other files: compile all kernels again.
+# Compiled before the tests, so that their workers need not do so at the same time.
 $(FRESH): $(READY) $(shell find src/phenotaste/core -name "*.py")
-	@find src -name '*.nb[ci]' -delete
 	@echo "compiling the kernels ..."
 	@nice $(BIN)/python -m compileall -qq -x /tests/ $(VENV)/lib & \
 	  $(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null; failed=$$?; wait; exit $$failed

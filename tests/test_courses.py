@@ -75,6 +75,10 @@ def test_features_are_finite_and_of_each_patient_alone(courses, seed):
         first += len(course)
 
 
+def test_the_smallest_number_is_a_course_as_any_other():
+    np.testing.assert_array_equal(described([[0.0, 5e-324]]), described([[0.0, 1.0]]))
+
+
 def test_features_do_not_depend_on_the_size_of_score_and_course():
     course = [1.0, 0.5, 2.0, 3.0]
     np.testing.assert_allclose(described([course]), described([np.array(course) * 7], W=[0.01]))

@@ -101,15 +101,17 @@ def describe_block(sizes: Matrix, clock: Clock, counts: Integers) -> NDArray[np.
     length = clock.end - clock.begin
     late = np.clip(clock.end - np.maximum(clock.begin, LAST_QUARTER), 0.0, None)
     late = np.divide(late, length, out=(clock.time >= LAST_QUARTER).astype(np.float64), where=length > 0)
-    amount, peak = total(sizes), np.maximum.reduceat(sizes, first, axis=0)
+    peak = np.maximum.reduceat(sizes, first, axis=0)
     has = peak > 0
+    # Relative to the peak, which changes no feature, tiny sizes do not underflow.
+    sizes = np.divide(sizes, np.repeat(peak, counts, axis=0), out=np.zeros_like(sizes), where=sizes > 0)
+    amount = total(sizes)
     last_quarter = np.divide(total(sizes * late[:, None]), amount, out=np.zeros_like(amount), where=has)
     centred = time - np.repeat(total(time) / counts[:, None], counts, axis=0)
     spread = np.broadcast_to(total(centred**2), amount.shape)
     rise = np.divide(total(centred * sizes), spread, out=np.zeros_like(amount), where=spread > 0)
     slope = np.divide(rise, amount / counts[:, None], out=np.zeros_like(amount), where=has)
-    highest = np.repeat(peak, counts, axis=0)
-    peak_time = np.minimum.reduceat(np.where(sizes == highest, time, np.inf), first, axis=0)
-    above_half = total(np.where(2 * sizes >= highest, length[:, None], 0.0))
+    peak_time = np.minimum.reduceat(np.where(sizes == 1.0, time, np.inf), first, axis=0)
+    above_half = total(np.where(sizes >= 0.5, length[:, None], 0.0))
     found = np.stack([last_quarter, slope, peak_time, above_half], axis=2)
     return np.where(has[:, :, None], found, 0.0)

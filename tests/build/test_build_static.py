@@ -151,7 +151,9 @@ def test_identifiers_are_excluded_with_a_note_and_refused_on_request(workspace):
     assert any("record has 101 different values" in note for note in built.notes)
     with pytest.raises(InputError, match="record has 101 different values"):
         made(workspace, people, Settings(static=Static(columns=("record",))))
-    with pytest.raises(InputError, match=r"static\.columns includes income, which the source lacks"):
+    with pytest.raises(
+        InputError, match=r"static\.columns includes income, which no patient of the cohort has"
+    ):
         made(workspace, people, Settings(static=Static(columns=("income",))))
     built = made(workspace, people, Settings(static=Static(columns=())))
     assert built.cohort.static is None

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -244,7 +244,13 @@ def test_a_row_is_the_same_with_and_without_the_other_index_times_of_its_patient
         history.labels = [
             row for k, row in enumerate(labels) if sum(r[0] == row[0] for r in labels[:k]) == nth
         ]
-        found |= contents(history.built(workspace, chosen))
+        try:
+            found |= contents(history.built(workspace, chosen))
+        except InputError as error:
+            assume(
+                "static.columns" not in str(error)
+            )  # half of the rows may lack what is known of the others
+            raise
     assert found == expected
 
 

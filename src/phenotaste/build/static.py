@@ -197,7 +197,7 @@ def _requested(asked: Sequence[str] | None, columns: dict[str, Callable[[], Colu
     for name in asked or ():
         if name not in columns:
             raise InputError(
-                f"static.columns includes {name}, which the source lacks; it has {', '.join(columns)}."
+                f"static.columns includes {name}, which no patient of the cohort has; there are {', '.join(columns)}."
             )
     return list(columns) if asked is None else list(asked)
 
