@@ -44,6 +44,18 @@ def test_parts_are_compiled_into_kernels():
     assert compiled(plus_two)(1.0) == 3.0
 
 
+def test_a_listener_hears_of_each_kernel_that_is_compiled():
+    calls = []
+    with jit.on_compile(lambda: calls.append(1)):
+        new = jit.kernel(lambda x: plus_two(x) + x)
+        assert new(1.0) == new(1.0) == 4.0
+        assert len(calls) == 1
+        assert new(1) == 4  # for another type
+    assert len(calls) == 2
+    new(np.float32(1.0))
+    assert len(calls) == 2
+
+
 def test_a_part_is_not_called_from_python():
     with pytest.raises(TypeError, match="not callable"):
         plus_one(1.0)

@@ -111,13 +111,20 @@ class FitProgress:
 
     def __init__(self, bar: Progress) -> None:
         self.bar = bar
-        self.task = bar.add_task(
-            "Preparing", total=None, state="the first run compiles for about 20 seconds", left=""
-        )
+        self.task = bar.add_task("Preparing", total=None, state="", left="")
+        self.compiles = False
         self.finished_starts: list[int] = []  # their numbers of iterations
         self.iteration = 0
         self.began: float | None = None  # the end of the first iteration, which excludes compilation
         self.timer = LineTimer()
+
+    def compiling(self) -> None:
+        if self.compiles:
+            return
+        self.compiles = True
+        self.bar.update(self.task, description="Compiling", state="once on this machine, about 20 seconds")
+        if self.bar.disable:
+            self.bar.console.print("Compiling, once on this machine; about 20 seconds …")
 
     def __call__(self, report: "FitReport") -> None:
         if report.start > len(self.finished_starts):
@@ -154,13 +161,17 @@ class FitProgress:
 
 @contextmanager
 def fit_progress() -> Iterator[FitProgress]:
+    from phenotaste.core.kernels.jit import on_compile
+
     with progress_bar(
         TextColumn("{task.description}"),
         BarColumn(bar_width=14),
         TextColumn("{task.fields[state]}"),
         TextColumn("{task.fields[left]}"),
     ) as bar:
-        yield FitProgress(bar)
+        progress = FitProgress(bar)
+        with on_compile(progress.compiling):
+            yield progress
 
 
 @contextmanager

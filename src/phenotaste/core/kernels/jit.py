@@ -14,7 +14,8 @@ one that is missing from an incompatible version.
 import ctypes
 import gc
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,19 @@ def part(
     return decorate if function is None else decorate(function)
 
 
+listeners: list[Callable[[], object]] = []
+
+
+@contextmanager
+def on_compile(listener: Callable[[], object]) -> Iterator[None]:
+    """Call `listener` when a kernel has to be compiled, which takes seconds; not when it is read from the cache."""
+    listeners.append(listener)
+    try:
+        yield
+    finally:
+        listeners.remove(listener)
+
+
 class KernelLibrary(JITCodeLibrary):
     """The code of a kernel with all its parts, optimised once."""
 
@@ -164,6 +178,7 @@ class KernelCompiler(CompilerBase):
     """numba's own pipeline, with another library for the code."""
 
     create_library = CreateKernelLibrary
+    announced = True
 
     def define_pipelines(self) -> list[PassManager]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
@@ -173,6 +188,9 @@ class KernelCompiler(CompilerBase):
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
         """Compile without collecting garbage, of which there is little among millions of objects: a fifth faster."""
+        if self.announced:
+            for listener in listeners:
+                listener()
         enabled = gc.isenabled()
         gc.disable()
         try:
@@ -188,6 +206,7 @@ class AutovectorizingCompiler(KernelCompiler):
 
 class PartCompiler(KernelCompiler):
     create_library = CreatePartLibrary
+    announced = False
 
 
 class KernelCache(FunctionCache):
