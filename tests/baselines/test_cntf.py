@@ -12,6 +12,7 @@ from sklearn.decomposition import NMF
 from sklearn.metrics import roc_auc_score
 
 from helpers.cohorts import cohort, dense
+from helpers.kernels import compiled
 from helpers.labelled import order_effect, presence_effect
 from phenotaste import Cohort, InputError, metrics
 from phenotaste.baselines import CNTF
@@ -91,7 +92,7 @@ def test_projection_maximises_the_likelihood(seed):
 
 @given(st.floats(0.01, 100), st.floats(-100, 100), st.floats(0, 100))
 def test_positive_root(A, B, c):
-    s = poisson.positive_root(A, B, c)
+    s = compiled(poisson.positive_root)(A, B, c)
     assert s >= 0
     assert A * s * s + B * s == pytest.approx(c, rel=1e-6, abs=1e-6 * (1 + B * B / A))
 

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
+from helpers.kernels import compiled
 from phenotaste import simulate
 from phenotaste.errors import InputError
 from phenotaste.metrics import matched_similarity
@@ -412,7 +413,7 @@ def test_ehr_with_skewed_lengths_shows_its_phenotypes_in_sums_over_patients():
 def test_ehr_visit_that_has_used_up_its_codes_takes_others():
     only_code_two = np.array([[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]] * 2)
     codes = np.empty(4, np.int32)
-    _ehr._draw_codes(np.random.default_rng(0), np.ones(1), only_code_two, 0.15, codes)
+    compiled(_ehr._draw_codes)(np.random.default_rng(0), np.ones(1), only_code_two, 0.15, codes)
     assert list(codes) == [0, 1, 2, 3]
 
 

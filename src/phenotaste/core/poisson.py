@@ -64,7 +64,7 @@ def positive_root(A: float, B: float, c: float) -> float:
     return (root - B) / (2.0 * A)
 
 
-@kernel(autovectorize=True)
+@kernel(autovectorize=True, allocates=True)
 def patient_step(
     counts: CsrCounts, rows: Array, V: Array, S: Array, regularisation: Regularisation, T: Array
 ) -> None:
@@ -90,7 +90,7 @@ def patient_step(
             s[r] = positive_root(A, B, c[r])
 
 
-@kernel(autovectorize=True)
+@kernel(autovectorize=True, allocates=True)
 def project_rows(counts: CsrCounts, V: Array, S: Array, tol: float, max_iter: int) -> None:
     """The maximum-likelihood S under a fixed V, from equal shares; each visit is iterated until it converges."""
     R = V.shape[1]
