@@ -3,12 +3,12 @@
 import gc
 import os
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # before numpy: each core has its worker, whose threads would wait for each other
+# Before numpy is imported. Each core has its worker, whose threads would only wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from helpers.chromium import chromium  # noqa: F401 - a fixture
@@ -23,3 +23,14 @@ settings.load_profile("tests")
 
 # So many modules are loaded that a full collection takes a tenth of a second, and ibis builds large trees all the time.
 gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Each worker has a half of the list, so that modules and their fixtures stay together, and gives some of it away.
+
+    By default workers get tests in turn from everywhere, and most modules make their cohorts and models twice.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None

@@ -43,7 +43,7 @@ class Projection(NamedTuple):
     --------
     >>> from phenotaste import TASTE, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-    >>> found = TASTE(rank=3, random_state=0).fit(cohort[:50]).project(cohort[50:])
+    >>> found = TASTE(rank=3, n_init=1, random_state=0).fit(cohort[:50]).project(cohort[50:])
     >>> found.W.shape, found.U.shape == (cohort[50:].n_visits, 3)
     ((10, 3), True)
     >>> found.unknown_features, found.absent_features
@@ -93,7 +93,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         --------
         >>> from phenotaste import TASTE, simulate
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort[:50])
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort[:50])
         >>> scores = model.transform(cohort[50:])
         >>> scores.shape
         (10, 3)
@@ -109,7 +109,8 @@ class Factorization(TransformerMixin, BaseEstimator):
         --------
         >>> from phenotaste import TASTE, simulate
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> TASTE(rank=3, random_state=0).set_output(transform="pandas").fit_transform(cohort).columns.tolist()
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).set_output(transform="pandas")
+        >>> model.fit_transform(cohort).columns.tolist()
         ['phenotype_1', 'phenotype_2', 'phenotype_3']
         """
         return self._labelled(self.fit(cohort).W_, cohort)
@@ -135,7 +136,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         --------
         >>> from phenotaste import TASTE, simulate
         >>> cohort, truth = simulate.ehr(300, n_features=30, rank=3, random_state=1)
-        >>> table = TASTE(rank=3, random_state=0).fit(cohort).phenotypes(top=1)
+        >>> table = TASTE(rank=3, n_init=1, random_state=0).fit(cohort).phenotypes(top=1)
         >>> table[["phenotype", "kind"]].to_numpy().tolist()[:2]
         [[1, 'temporal'], [1, 'static']]
         >>> bool((table["lift"].dropna() > 1).all())  # the heaviest facts are more frequent in those who have it
@@ -163,7 +164,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> Review.blank(model, names={2: "Gout"}).write("review.json")  # as the review page saves it
         >>> model.apply_review("review.json").names
         ['Phenotype 1', 'Gout', 'Phenotype 3']
@@ -185,11 +186,11 @@ class Factorization(TransformerMixin, BaseEstimator):
         >>> import os
         >>> from phenotaste import TASTE, simulate
         >>> cohort, truth = simulate.recovery(n_patients=20)
-        >>> TASTE(rank=4, random_state=0, max_iter=20).fit(cohort).save("model")
+        >>> TASTE(rank=4, n_init=1, random_state=0, max_iter=20).fit(cohort).save("model")
         >>> sorted(os.listdir("model"))
         ['manifest.json', 'model.safetensors']
         >>> cohort, truth = simulate.heart_failure(300, random_state=0)
-        >>> TASTE(rank=3, random_state=0, max_iter=5).fit(cohort).save("shared", shareable=True).static
+        >>> TASTE(rank=3, n_init=1, random_state=0, max_iter=5).fit(cohort).save("shared", shareable=True).static
         2
         """
         check_is_fitted(self, "V_")
@@ -213,7 +214,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         --------
         >>> from phenotaste import TASTE, simulate
         >>> cohort, truth = simulate.recovery(n_patients=20)
-        >>> model = TASTE(rank=4, random_state=0, max_iter=20).fit(cohort)
+        >>> model = TASTE(rank=4, n_init=1, random_state=0, max_iter=20).fit(cohort)
         >>> model.save("model")
         >>> bool((TASTE.load("model").transform(cohort) == model.transform(cohort)).all())
         True
@@ -246,7 +247,7 @@ class Factorization(TransformerMixin, BaseEstimator):
         --------
         >>> from phenotaste import TASTE, simulate
         >>> cohort, truth = simulate.recovery(n_patients=20)
-        >>> TASTE(rank=2, random_state=0, max_iter=20).fit(cohort).get_feature_names_out().tolist()
+        >>> TASTE(rank=2, n_init=1, random_state=0, max_iter=20).fit(cohort).get_feature_names_out().tolist()
         ['phenotype_1', 'phenotype_2']
         """
         check_is_fitted(self, "V_")

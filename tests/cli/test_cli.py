@@ -307,7 +307,7 @@ def test_names_from_the_data_do_not_control_the_terminal(capsys):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_demo_prints_the_tables_and_can_be_repeated(tmp_path):
+def test_demo_prints_the_tables_and_can_be_repeated(tmp_path, call):
     arguments = ("demo", "--out", "my demo", "--patients", 150)
     first = run(*arguments, folder=tmp_path, columns="120")
     assert first.returncode == 0, first.stderr
@@ -318,7 +318,7 @@ def test_demo_prints_the_tables_and_can_be_repeated(tmp_path):
     assert "phenotaste score 'my demo/model' 'my demo/cohort' --out scores.parquet" in text
     assert "\x1b" not in text  # no colours where there is no terminal
 
-    record = json.loads(run(*arguments, "--json", folder=tmp_path).stdout)
+    record = json.loads(call(*arguments, "--json").stdout)
     for name in ("report", "figures", "tables", "cohort", "model", "scores", "readme"):
         assert (tmp_path / record[name]).exists()
     figures = set(os.listdir(tmp_path / record["figures"]))

@@ -235,23 +235,19 @@ def test_the_size_of_messages_does_not_depend_on_the_number_of_patients(tmp_path
         federated.combine(tmp_path / "work")
 
 
-def test_the_commands_in_separate_processes(tmp_path):
+def test_the_commands_in_separate_processes(tmp_path, call):
+    """The steps of the hospitals at the same time, each in a process of its own."""
     cohorts, names = hospitals()[:2], NAMES[:2]
     for name, c in zip(names, cohorts, strict=True):
         c.save(tmp_path / f"cohort-{name}")
 
     def phenotaste(*arguments, status=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "phenotaste.cli", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            check=False,
-        )
+        return checked(call(*arguments), status, "--json" in arguments)
+
+    def checked(done, status, as_json):
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
-        return done.stderr if status else json.loads(done.stdout) if "--json" in arguments else done.stdout
+        return done.stderr if status else json.loads(done.stdout) if as_json else done.stdout
 
     command = ("federated", "init", "work", "--sites", "north,south", "--rank", 2, "--max-rounds", 1)
     started = phenotaste(*command, "--exchange", "post", "--json")
@@ -261,9 +257,17 @@ def test_the_commands_in_separate_processes(tmp_path):
     assert "federated combine other --exchange letters" in text
 
     def step(name):
-        return phenotaste(
-            "federated", "step", "post", f"cohort-{name}", "--site", name, "--state", name, "--json"
+        step = ("federated", "step", "post", f"cohort-{name}", "--site", name, "--state", name, "--json")
+        command = [sys.executable, "-m", "phenotaste.cli", *step]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            check=False,
         )
+        return checked(done, 0, True)
 
     for number, next_kind in enumerate(("step", "evaluate", "done")):
         with ThreadPoolExecutor(2) as pool:

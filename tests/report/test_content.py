@@ -1,6 +1,7 @@
 """What the page, figures and tables are made of: each number against a plain computation, and what must be hidden."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -435,7 +436,7 @@ def test_a_name_with_a_date_is_not_shown(model, cohort):
     dated.feature_names_in_ = model.feature_names_in_.copy().astype("U60")
     dated.feature_names_in_[0] = "Dx_seen on 1987-06-05"
     shown = content.build(dated)
-    assert "1987" not in json.dumps(shown.as_dict())
+    assert not re.search(r"(?<!\d)1987", json.dumps(shown.as_dict()))  # 0.001987 is no year
     assert any("date" in s.reason for s in shown.audit)
 
 

@@ -383,7 +383,7 @@ def test_no_output_describes_fewer_than_eleven_patients(seed, n_patients, rank, 
     fitted_on = secret_cohort(seed + 1, 100, 12) if others else cohort
     if not fitted_on.visits.nnz:
         return
-    model = TASTE(rank, max_iter=4, n_init=1, random_state=0).fit(fitted_on)
+    model = TASTE(rank, max_iter=4, random_state=0).fit(fitted_on)
     shown = content.build(model, cohort)
     by_hand = ByHand(model, cohort, fitted_on)
     by_hand.check(shown)

@@ -272,7 +272,7 @@ def test_the_fingerprint_is_the_models_own(cohort, model, tmp_path):
 
 @given(cohorts.cohorts)
 def test_a_fit_counts_the_patients_of_each_feature(c):
-    fitted = TASTE(1, n_init=1, random_state=0, max_iter=1).fit(c)
+    fitted = TASTE(1, init="random", n_init=1, random_state=0, max_iter=1).fit(c)
     patients = cohorts.dense(c)
     expected = np.sum([(X != 0).any(axis=0) for X, _ in patients], axis=0)
     np.testing.assert_array_equal(fitted.feature_patients_, expected)

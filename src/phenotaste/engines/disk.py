@@ -52,8 +52,9 @@ class DiskEngine(Engine):
     >>> from phenotaste import TASTE, simulate
     >>> from phenotaste.engines import DiskEngine
     >>> cohort, truth = simulate.recovery(n_patients=20)
-    >>> in_memory = TASTE(rank=4, max_iter=5, random_state=0).fit(cohort)
-    >>> on_disk = TASTE(rank=4, max_iter=5, random_state=0, engine=DiskEngine("work", memory="2GB")).fit(cohort)
+    >>> short = {"rank": 4, "max_iter": 5, "n_init": 1, "random_state": 0}
+    >>> in_memory = TASTE(**short).fit(cohort)
+    >>> on_disk = TASTE(**short, engine=DiskEngine("work", memory="2GB")).fit(cohort)
     >>> bool((on_disk.W_ == in_memory.W_).all())
     True
     """

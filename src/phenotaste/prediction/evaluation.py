@@ -46,7 +46,8 @@ class Evaluation:
     --------
     >>> from phenotaste import prediction, simulate
     >>> cohort, truth = simulate.heart_failure(n_patients=300)
-    >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+    >>> small = {"ranks": 3, "splits": 1, "C": 1.0, "resamples": 20, "n_init": 1, "max_iter": 20}
+    >>> result = prediction.evaluate(cohort, baselines="raw", **small)
     >>> result.methods, round(result.auc, 2)
     (['taste', 'raw'], 0.76)
     >>> [name for name in result.coefficients.columns if name in ("phenotype", "odds_ratio")]
@@ -83,7 +84,8 @@ class Evaluation:
         --------
         >>> from phenotaste import prediction, simulate
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
-        >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> small = {"ranks": 3, "splits": 1, "C": 1.0, "resamples": 20, "n_init": 1, "max_iter": 20}
+        >>> result = prediction.evaluate(cohort, baselines="raw", **small)
         >>> round(float(result.row("raw")["auc"]), 2)
         0.74
         """
@@ -98,7 +100,8 @@ class Evaluation:
         --------
         >>> from phenotaste import prediction, simulate
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
-        >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> small = {"ranks": 3, "splits": 1, "C": 1.0, "resamples": 20, "n_init": 1, "max_iter": 20}
+        >>> result = prediction.evaluate(cohort, baselines="raw", **small)
         >>> result.plot("auc").axes[0].get_xlabel()
         'AUC on test patients'
         """
@@ -113,7 +116,8 @@ class Evaluation:
         --------
         >>> from phenotaste import prediction, simulate
         >>> cohort, truth = simulate.heart_failure(n_patients=300)
-        >>> result = prediction.evaluate(cohort, ranks=3, splits=1, baselines="raw", C=1.0, resamples=20, max_iter=20)
+        >>> small = {"ranks": 3, "splits": 1, "C": 1.0, "resamples": 20, "n_init": 1, "max_iter": 20}
+        >>> result = prediction.evaluate(cohort, baselines="raw", **small)
         >>> record = result.as_dict()
         >>> record["patients"], record["cases"], record["test_cases"]  # rounded; a small count is withheld
         (300, 25, None)

@@ -114,7 +114,7 @@ def evaluate(
     --------
     >>> from phenotaste import prediction, simulate
     >>> cohort, truth = simulate.heart_failure(n_patients=400)
-    >>> result = prediction.evaluate(cohort, ranks=5, splits=2, baselines="raw", resamples=50)
+    >>> result = prediction.evaluate(cohort, ranks=5, splits=2, baselines="raw", resamples=50, n_init=1)
     >>> result.summary["method"].tolist(), 0.5 < result.auc < 1
     (['taste', 'raw'], True)
     """

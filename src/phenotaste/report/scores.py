@@ -62,7 +62,7 @@ def write_scores(
     >>> from phenotaste import TASTE, simulate
     >>> from phenotaste.report.scores import write_scores
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
     >>> write_scores(model, cohort, "scores.parquet").patients
     60
     >>> pd.read_parquet("scores.parquet").columns[:7].tolist()

@@ -64,7 +64,7 @@ def write(
     --------
     >>> from phenotaste import TASTE, report, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-    >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+    >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
     >>> content = report.write(model, "report.html", cohort)
     >>> len(content.phenotypes), content.min_cell_size  # nothing on the page is about fewer patients
     (3, 11)

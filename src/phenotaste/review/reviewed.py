@@ -66,7 +66,7 @@ class Reviewed:
     >>> from phenotaste import TASTE, simulate
     >>> from phenotaste.review import Decision, Review
     >>> cohort, truth = simulate.recovery(n_patients=20)
-    >>> model = TASTE(rank=3, random_state=0, max_iter=20).fit(cohort)
+    >>> model = TASTE(rank=3, n_init=1, random_state=0, max_iter=20).fit(cohort)
     >>> review = Review.blank(model, names={1: "Heart failure"})
     >>> merged = Decision(3, status="merged", merge_with=1)
     >>> reviewed = model.apply_review(replace(review, decisions=(*review.decisions[:2], merged)))
@@ -125,7 +125,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
@@ -143,7 +143,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
@@ -168,7 +168,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
@@ -200,7 +200,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
@@ -218,7 +218,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
@@ -240,7 +240,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
@@ -262,7 +262,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))
@@ -281,7 +281,7 @@ class Reviewed:
         >>> from phenotaste import TASTE, simulate
         >>> from phenotaste.review import Decision, Review
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, random_state=0).fit(cohort)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
         >>> blank = Review.blank(model, names={1: "Gout"})
         >>> merged = Decision(3, status="merged", merge_with=1)
         >>> reviewed = model.apply_review(replace(blank, decisions=(*blank.decisions[:2], merged)))

@@ -85,9 +85,9 @@ def select(
     --------
     >>> from phenotaste import selection, simulate
     >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-    >>> result = selection.select(cohort, ranks=[2, 3, 4], n_init=3, halves=1)
+    >>> result = selection.select(cohort, ranks=[2, 3], n_init=2, halves=1)
     >>> result.table[["rank", "lam", "mu", "starts"]].to_numpy().tolist()
-    [[2.0, 0.01, 1.0, 3.0], [3.0, 0.01, 1.0, 3.0], [4.0, 0.01, 1.0, 3.0]]
+    [[2.0, 0.01, 1.0, 2.0], [3.0, 0.01, 1.0, 2.0]]
     >>> result.best.V_.shape == (30, result.rank)
     True
     """

@@ -67,11 +67,11 @@ def run(
     Examples
     --------
     >>> from phenotaste import studies
-    >>> result = studies.run("recovery", "study", studies.Options(quick=True, starts=1), jobs=1)
+    >>> result = studies.run("scale", "study", studies.Options(quick=True))
     >>> result.files
-    ['results.csv', 'summary.csv', 'recovery.md', 'recovery.png', 'recovery.pdf']
-    >>> result.summary["method"].unique().tolist()
-    ['TASTE', 'TASTE without smoothing', 'TASTE as in the paper', 'CohenPlus', 'CopaPlus']
+    ['results.csv', 'summary.csv', 'scale.md', 'scale.png', 'scale.pdf']
+    >>> sorted(result.summary["method"].unique())
+    ['CohenPlus as published', 'CopaPlus', 'TASTE']
     """
     return run_study(
         load(name), Path(out), options or Options(), Jobs(jobs, threads), resume=resume, callback=callback

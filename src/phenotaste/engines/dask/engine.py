@@ -44,9 +44,9 @@ class DaskEngine(Engine):
     >>> from phenotaste import TASTE, simulate
     >>> from phenotaste.engines import DaskEngine
     >>> cohort, truth = simulate.recovery(n_patients=20)
-    >>> local = TASTE(rank=4, max_iter=5, random_state=0).fit(cohort)
+    >>> local = TASTE(rank=4, max_iter=5, n_init=1, random_state=0).fit(cohort)
     >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
-    ...     remote = TASTE(rank=4, max_iter=5, random_state=0, engine=DaskEngine(cluster)).fit(cohort)
+    ...     remote = TASTE(rank=4, max_iter=5, n_init=1, random_state=0, engine=DaskEngine(cluster)).fit(cohort)
     >>> bool((remote.W_ == local.W_).all())
     True
     """
