@@ -97,7 +97,9 @@ def test_ctrl_c_at_random_moments(name, folder):
     before = sorted(folder.rglob("*"))
     rng = random.Random(f"{name} {SEED}")
     reached = 0
-    for _ in range(MOMENTS):
+    for moment in range(4 * MOMENTS):  # more of them where the command is over too soon on a busy machine
+        if moment >= MOMENTS and reached >= MOMENTS // 3:
+            break
         delay = rng.uniform(0.02, whole)
         child = start(COMMANDS[name], folder)
         time.sleep(delay)
