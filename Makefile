@@ -26,6 +26,7 @@ help:
 	@echo "make wheel      build wheel and sdist in dist/"
 	@echo "make bench      time and memory compared with tensorly, matcouply and parafac2 (ARGS=--quick for a short run)"
 	@echo "make bench-scaling  time per iteration as a function of data, rank and threads"
+	@echo "make bench-startup  seconds to compile, and to start a process"
 	@echo "make bench-cohort   fifty million events to a saved cohort: seconds and memory"
 	@echo "make bench-selection  how often each rule selects the true rank; 900 fits on the DE-SynPUF slice"
 	@echo "make bench-federated  federated and pooled fits: differences, bytes, starts, noise"
@@ -147,6 +148,10 @@ gpu:
 .PHONY: bench-disk
 bench-disk: $(FRESH)
 	$(BIN)/python -m benchmarks.disk $(ARGS)
+
+.PHONY: bench-startup
+bench-startup: $(READY)
+	$(BIN)/python -m benchmarks.startup
 
 bench-cohort: $(READY)
 	$(BIN)/python -m benchmarks.cohort $(ARGS)
