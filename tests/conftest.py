@@ -25,11 +25,26 @@ settings.load_profile("tests")
 gc.set_threshold(50_000, 20, 50)
 
 
+# Long tests, and those whose cohorts and fits are shared by a module: first in each half of the list.
+LONG = (
+    ("tests/engines/test_dask", "tests/prediction", "tests/cli", "tests/report", "tests/baselines"),
+    ("tests/docs", "tests/studies", "tests/selection", "tests/sources/test_omop"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The two workers of `make test` begin with what must not be left for the end, nor be made by both."""
+    halves = [[item for item in items if item.nodeid.startswith(names)] for names in LONG]
+    others = [item for item in items if not item.nodeid.startswith((*LONG[0], *LONG[1]))]
+    first = max(0, len(items) // 2 - len(halves[0]))
+    items[:] = [*halves[0], *others[:first], *halves[1], *others[first:]]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Each worker has a half of the list, so that modules and their fixtures stay together, and gives some of it away.
+    """Each worker begins with a part of the list, and one that is done takes over the end of another's.
 
-    By default workers get tests in turn from everywhere, and most modules make their cohorts and models twice.
+    By default tests are given out in turn, and most modules make their cohorts and models in every worker.
     """
     from xdist.scheduler import WorkStealingScheduling
 

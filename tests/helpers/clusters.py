@@ -67,7 +67,8 @@ class Processes:
         wait_for(lambda: file.exists() and "address" in file.read_text())
         self.address = json.loads(file.read_text())["address"]
         for prefix in [()] * n_workers if workers is None else workers:
-            self._start(prefix, "worker", "--nthreads", "1", "--local-directory", str(folder), *where)
+            options = ("--nthreads", "1", "--no-nanny", "--local-directory", str(folder))
+            self._start(prefix, "worker", *options, *where)
 
     def _start(self, prefix, kind, *options):
         command = [*prefix, sys.executable, "-m", f"distributed.cli.dask_{kind}", *options]
@@ -81,13 +82,9 @@ class Processes:
         return self
 
     def __exit__(self, *error):
-        for process in reversed(self.started):  # nannies take their workers with them
-            process.terminate()
-        for process in self.started:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        for process in reversed(self.started):  # without a farewell, which takes seconds
+            process.kill()
+            process.wait()
 
 
 def wait_for(condition, seconds=120):
