@@ -189,9 +189,7 @@ def expected_visits(table, times, values):
     return {patient: sorted(visits) for patient, visits in sorted(found.items())}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(events=some_events, starts=some_starts, chosen=some_settings)
-def test_cohort_matches_the_same_rules_in_pandas(workspace, events, starts, chosen):
+def check_against_pandas(workspace, events, starts, chosen):
     # Placement in encounters has tests of its own: here, who has encounters has no event without one.
     with_encounter = {row["patient"] for row in [*events, *(starts or ())] if row["visit"] is not None}
     events = [
@@ -215,6 +213,19 @@ def test_cohort_matches_the_same_rules_in_pandas(workspace, events, starts, chos
     assert left.iloc[-1].tolist()[:2] == [len(built.cohort), built.cohort.n_visits]
     if chosen.values == "counts":
         assert left.iloc[-1]["events"] == built.cohort.visits.sum()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=some_events, starts=some_starts, chosen=some_settings)
+def test_cohort_matches_the_same_rules_in_pandas(workspace, events, starts, chosen):
+    check_against_pandas(workspace, events, starts, chosen)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=some_events, starts=some_starts, chosen=some_settings)
+def test_more_cohorts_match_the_same_rules_in_pandas(workspace, events, starts, chosen):
+    check_against_pandas(workspace, events, starts, chosen)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -68,13 +68,14 @@ stays = st.builds(
 )
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
-@given(
-    stays=st.lists(st.tuples(st.integers(0, 2), stays), max_size=10),
-    times=st.lists(st.tuples(st.integers(0, 2), moments), min_size=1, max_size=15),
-    hours=st.sampled_from([0, 5, 24]),
-)
-def test_each_event_is_placed_as_by_a_search_of_all_encounters(workspace, stays, times, hours):
+some_stays = {
+    "stays": st.lists(st.tuples(st.integers(0, 2), stays), max_size=10),
+    "times": st.lists(st.tuples(st.integers(0, 2), moments), min_size=1, max_size=15),
+    "hours": st.sampled_from([0, 5, 24]),
+}
+
+
+def check_against_a_search(workspace, stays, times, hours):
     listed = [(patient, number, start, end) for number, (patient, (start, end)) in enumerate(stays, 1)]
     events = table(
         workspace, "some events", [(k, None, t) for k, t in times], ("patient", "encounter", "time")
@@ -89,6 +90,19 @@ def test_each_event_is_placed_as_by_a_search_of_all_encounters(workspace, stays,
     assert [None if pd.isna(one) else int(one) for one in rows["placed"]] == [one for one, _ in expected]
     ways = [way for _, way in expected]
     assert counts == Placed(0, *(ways.count(way) for way in ("covered", "near", "by_day")))
+
+
+@hypothesis_settings(max_examples=20, deadline=None)
+@given(**some_stays)
+def test_each_event_is_placed_as_by_a_search_of_all_encounters(workspace, stays, times, hours):
+    check_against_a_search(workspace, stays, times, hours)
+
+
+@pytest.mark.slow
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(**some_stays)
+def test_more_events_are_placed_as_by_a_search_of_all_encounters(workspace, stays, times, hours):
+    check_against_a_search(workspace, stays, times, hours)
 
 
 # --- whole builds ------------------------------------------------------------------------------------------
