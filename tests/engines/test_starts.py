@@ -7,7 +7,7 @@ from helpers.cohorts import cohort
 from helpers.fits import weights_of
 from phenotaste import TASTE, Cohort, metrics, simulate
 from phenotaste.cohort.align import align, columns_of
-from phenotaste.core.records import Model, Sums
+from phenotaste.core.records import Model
 from phenotaste.engines import starts
 
 
@@ -25,8 +25,7 @@ def test_a_sample_holds_the_rows_of_its_patients():
 
 def test_the_smallest_and_the_most_similar_phenotypes_cost_least():
     V = np.array([[1.0, 0, 0, 0.1], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]])
-    sums = Sums.zeros(4, 0, 4)._replace(UU=np.diag([5.0, 5.0, 0.2, 5.0]))
-    costs = starts.removal_costs(Model(np.eye(4), V, np.zeros((0, 4))), sums)
+    costs = starts.removal_costs(Model(np.eye(4), V, np.zeros((0, 4))), np.array([5.0, 5.0, 0.2, 5.0]))
     assert set(np.argsort(costs)[:3]) == {1, 2, 3}
     assert costs[0] == pytest.approx(5.0 * (1 - 0.01 / 1.01))
 
@@ -39,6 +38,26 @@ def test_a_model_without_one_phenotype_keeps_the_cross_products_of_the_others():
     np.testing.assert_allclose(less.H.T @ less.H, (model.H.T @ model.H)[np.ix_(keep, keep)], rtol=1e-12)
     assert np.array_equal(less.V, model.V[:, keep])
     assert np.array_equal(less.F, model.F[:, keep])
+
+
+def test_phenotypes_are_removed_by_their_sizes_in_the_same_fit(monkeypatch):
+    fits, judged = [], []
+    fit, costs = starts.Sample.fit, starts.removal_costs
+    monkeypatch.setattr(starts.Sample, "fit", lambda *args: fits.append(fit(*args)) or fits[-1])
+    monkeypatch.setattr(starts, "removal_costs", lambda *args: judged.append(args) or costs(*args))
+    c = cohort(5, n_patients=40, visits=(1, 8))
+    aligned = align(c, columns_of(c))
+    weights = weights_of("unit", aligned, 3)
+    starts.best_short_fit(aligned.shard, weights, c.shape[1], 3, np.random.default_rng(0), 1)
+    assert [len(sizes) for _, sizes in judged] == [6, 5, 4]
+    for model, sizes in judged:
+        own = next(found for found in fits if found.model is model)
+        session = starts.ThreadEngine().open(aligned.shard, weights, len(sizes), c.shape[1], n_jobs=1)
+        session.init_U(model)
+        for _ in range(30):  # the courses of this model, wherever they begin
+            sums = session.step(model)
+        assert np.array_equal(sizes, own.sizes)
+        assert np.corrcoef(sizes, np.diagonal(sums.UU))[0, 1] > 0.9
 
 
 def test_short_fits_find_planted_phenotypes_before_the_fit_begins():

@@ -163,8 +163,8 @@ def fit(
     return Fit(state.model, patients, losses, outcome or Outcome.MAX_ITER)
 
 
-def iterate(session: PatientSession, model: Model, iterations: int) -> State:
-    """Some iterations of a fit with unit columns; the session ends with their U."""
+def iterate(session: PatientSession, model: Model, iterations: int) -> tuple[State, Sums]:
+    """Some iterations of a fit with unit columns, at least one; also returns the sums of the last patient step."""
     state = initial_state(model, normalize=True)
     for _ in range(iterations):
         sums = session.step(*extrapolated(state))
@@ -173,7 +173,7 @@ def iterate(session: PatientSession, model: Model, iterations: int) -> State:
         )
         if rejected:
             session.undo()
-    return state
+    return state, sums
 
 
 def extrapolate(model: Model, model_prev: Model, beta: float) -> Model:

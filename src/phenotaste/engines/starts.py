@@ -5,23 +5,29 @@ should be two. A fit with some phenotypes more has room for both, and removing t
 lowest minimum far more often than a fit with the right number from the beginning.
 """
 
-from contextlib import ExitStack
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from phenotaste.core import loop
 from phenotaste.core.init import init_model
 from phenotaste.core.model_step import unit_columns
-from phenotaste.core.records import Array, Model, Shard, Sums, Weights
+from phenotaste.core.records import Array, Model, Shard, Weights
 from phenotaste.engines.partition import has_history
 from phenotaste.engines.threads import ThreadEngine, ThreadSession, one_blas_thread
 
 SAMPLE_PATIENTS = 2000
-KINDS = ("nmf_visits", "random")  # of initial definitions, in no order: see `core.init`
+KINDS = ("nmf_visits", "random")  # of initial definitions (see `core.init`); each start draws one
 SPARE = 3  # phenotypes more than asked for
 WIDE_ITERATIONS = 30
 TRIALS, TRIAL_ITERATIONS = 5, 4  # phenotypes that are removed on trial, each followed by some iterations
 FINALISTS, FINAL_ITERATIONS = 3, 25  # of the last trials
+
+
+class ShortFit(NamedTuple):
+    model: Model
+    loss: float
+    sizes: Array  # Σ p_k w_kr² of each phenotype, in the last patient step
 
 
 def best_short_fit(
@@ -32,19 +38,18 @@ def best_short_fit(
     if len(patients) > SAMPLE_PATIENTS:
         patients = np.sort(rng.choice(patients, SAMPLE_PATIENTS, replace=False))
     kind = KINDS[int(rng.integers(len(KINDS)))]
-    with ExitStack() as stack, one_blas_thread():
-        sample = Sample(shard, weights, n_features, rank, patients, n_jobs, stack)
+    with Sample(shard, weights, n_features, rank, patients, n_jobs) as sample, one_blas_thread():
         start = init_model(kind, sample.shard, n_features, rank + SPARE, True, rng, sample.weights.scale)
-        state = sample.iterate(start, WIDE_ITERATIONS)
+        best = sample.fit(start, WIDE_ITERATIONS)
         for _ in range(SPARE):
-            trials = sample.without_one(state.model)
-            state = trials[0]
-        finalists = [sample.iterate(trial.model, FINAL_ITERATIONS) for trial in trials[:FINALISTS]]
-    return min(finalists, key=lambda state: state.best_loss).model
+            trials = sample.without_one(best)
+            best = trials[0]
+        finalists = [sample.fit(trial.model, FINAL_ITERATIONS) for trial in trials[:FINALISTS]]
+    return min(finalists, key=lambda fit: fit.loss).model
 
 
 class Sample:
-    """Some patients, with a session for each number of phenotypes; the stack closes them."""
+    """Some patients, with a session for short fits of one rank at a time."""
 
     def __init__(
         self,
@@ -54,41 +59,51 @@ class Sample:
         rank: int,
         patients: Array,
         n_jobs: int | None,
-        stack: ExitStack,
     ) -> None:
         self.shard, self.weights = sample_shard(shard, patients), sample_weights(weights, patients)
-        self.n_features, self.rank, self.n_jobs, self.stack = n_features, rank, n_jobs, stack
-        self.sessions: dict[int, ThreadSession] = {}
+        self.n_features, self.rank, self.n_jobs = n_features, rank, n_jobs
+        self.session: ThreadSession | None = None
 
-    def iterate(self, model: Model, iterations: int) -> loop.State:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+    def fit(self, model: Model, iterations: int) -> ShortFit:
         """Some iterations from a model."""
-        session = self.session(model.V.shape[1])
+        session = self._session(model.V.shape[1])
         session.init_U(model)
-        return loop.iterate(session, model, iterations)
+        state, sums = loop.iterate(session, model, iterations)
+        return ShortFit(state.model, state.best_loss, np.diagonal(sums.UU).copy())
 
-    def without_one(self, model: Model) -> list[loop.State]:
+    def without_one(self, fit: ShortFit) -> list[ShortFit]:
         """The model without one phenotype after a few iterations, for those that seem to cost least; best first."""
-        sums = self.session(model.V.shape[1]).step(model)
-        tried = np.argsort(removal_costs(model, sums), kind="stable")[:TRIALS]
-        states = [self.iterate(without(model, int(r)), TRIAL_ITERATIONS) for r in tried]
-        return sorted(states, key=lambda state: state.best_loss)
+        tried = np.argsort(removal_costs(fit.model, fit.sizes), kind="stable")[:TRIALS]
+        fits = [self.fit(without(fit.model, int(r)), TRIAL_ITERATIONS) for r in tried]
+        return sorted(fits, key=lambda fit: fit.loss)
 
-    def session(self, rank: int) -> ThreadSession:
-        if rank not in self.sessions:
+    def _session(self, rank: int) -> ThreadSession:
+        if self.session is None or self.session.rank != rank:
+            self.close()
             # The terms on U are spread over the phenotypes.
             share = self.rank / rank
             weights = self.weights._replace(tau=self.weights.tau * share, mu=self.weights.mu * share)
-            session = ThreadEngine().open(self.shard, weights, rank, self.n_features, n_jobs=self.n_jobs)
-            self.sessions[rank] = self.stack.enter_context(session)
-        return self.sessions[rank]
+            self.session = ThreadEngine().open(self.shard, weights, rank, self.n_features, n_jobs=self.n_jobs)
+        return self.session
 
 
-def removal_costs(model: Model, sums: Sums) -> Array:
+def removal_costs(model: Model, sizes: Array) -> Array:
     """What each phenotype explains that the most similar other one cannot: its size, less what they share."""
     V = unit_columns(model.V)
     similar = V.T @ V
     np.fill_diagonal(similar, 0.0)
-    return np.asarray(np.diagonal(sums.UU) * (1.0 - np.minimum(similar.max(axis=0), 1.0) ** 2))
+    return np.asarray(sizes * (1.0 - np.minimum(similar.max(axis=0), 1.0) ** 2))
 
 
 def without(model: Model, phenotype: int) -> Model:
