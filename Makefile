@@ -62,19 +62,16 @@ $(FRESH): $(READY) $(shell find src/phenotaste/core -name "*.py")
 demo: $(FRESH)
 	$(BIN)/phenotaste demo --out demo
 
-# The tests start their own server from these binaries; without them they fail in CI and are skipped elsewhere.
-.PHONY: postgres
-postgres:
-	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || \
-	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq postgresql; \
-	  else echo "for the PostgreSQL tests, please run: sudo apt-get install postgresql"; fi
-
-# The tests of the review page use Debian's Chromium; without it they fail in CI and are skipped elsewhere.
-.PHONY: chromium
-chromium:
-	@test -x /usr/bin/chromium || \
-	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq chromium; \
-	  else echo "for the tests of the review page, please run: sudo apt-get install chromium"; fi
+# The tests start their own PostgreSQL server and open the review page in Debian's Chromium; without these they fail in
+# CI and are skipped elsewhere.
+.PHONY: debian
+debian:
+	@missing=""; ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || missing="postgresql"; \
+	  test -x /usr/bin/chromium || missing="$$missing chromium"; \
+	  if [ -z "$$missing" ]; then exit 0; fi; \
+	  if [ "$$(id -u)" = 0 ]; then echo "installing $$missing ..."; apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends $$missing > /dev/null; \
+	  else echo "for all tests, please run: sudo apt-get install $$missing"; fi
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -94,14 +91,14 @@ QUICK := $(addprefix tests/,core storage cohort simulate) $(filter-out tests/tes
 check: lint $(FRESH)
 	$(BIN)/pytest -q -n 2 -m "not slow and not attack" $(or $(ARGS),$(QUICK))
 
-test: lint postgres chromium $(TORCH) $(FRESH)
+test: lint debian $(TORCH) $(FRESH)
 	$(BIN)/pytest -n 2 -m "not slow and not attack"
 
 .PHONY: test-attack
 test-attack: $(DEV) $(FRESH)
 	$(BIN)/pytest -m attack
 
-test-slow: $(DEV) postgres $(TORCH) $(FRESH)
+test-slow: $(DEV) debian $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
 
 # The packages for the tests, without anndata and ehrdata: with them pip did not resolve the versions in ten minutes.
