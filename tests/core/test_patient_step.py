@@ -12,6 +12,7 @@ from phenotaste import Cohort
 from phenotaste.cohort.align import align, columns_of
 from phenotaste.core import reference
 from phenotaste.core.kernels import unit_columns as kernels
+from phenotaste.core.kernels.patient import padded
 from phenotaste.core.kernels.polar import SIGMA_FLOOR
 from phenotaste.core.model_step import model_step, objective, unit_columns
 from phenotaste.core.records import Model, Sums, Weights
@@ -19,6 +20,7 @@ from phenotaste.engines.threads import ThreadSession
 from phenotaste.runs.resources import available_cores
 
 roughness = compiled(kernels.roughness)
+unit_columns_step = compiled(kernels.unit_columns_step)
 
 
 @given(c=cohorts, rank=st.integers(1, 6))
@@ -62,6 +64,31 @@ def test_patient_step_matches_the_reference(seed, rank, settings):
         expected.add(addends)
     for got, want in zip(sums, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-8 * max(np.abs(want).max(initial=0), 1e-12))
+
+
+@pytest.mark.parametrize("visits", [1, 2, 7, 16, 25, 40])
+@pytest.mark.parametrize(
+    ("rank", "scored"), [(15, 15), (16, 16), (19, 17), (22, 18), (19, 19), (24, 24), (40, 33)]
+)
+def test_columns_match_the_reference_in_blocks_of_any_size(rank, scored, visits):
+    """From 16 scored phenotypes on in blocks of four, of which the last may be shorter."""
+    rng = np.random.default_rng(rank * visits)
+    X, V, H = (
+        rng.random((visits, 60)),
+        unit_columns(rng.random((60, rank))),
+        unit_columns(rng.random((rank, rank))),
+    )
+    U, Q = unit_columns(rng.random((visits, rank))), rng.standard_normal((visits, rank))
+    w = np.where(rng.permutation(rank) < scored, 0.5 + rng.random(rank), 0.0)
+    terms = reference.Terms(lam=0.0, mu=0.7, tau=0.3, unit=True)
+    expected = reference.solve_unit_U(X, U, w, Q, Model(H, V, np.zeros((0, rank))), terms)
+    rhs, scratch, found = (
+        padded((X @ V) * w + terms.mu * Q @ H),
+        kernels.new_column_scratch(visits, rank),
+        padded(U),
+    )
+    unit_columns_step(padded(U), rhs, visits, w, padded(V.T @ V), terms.tau, scratch, found)
+    np.testing.assert_allclose(found[:visits, :rank], expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("exact", [False, True])

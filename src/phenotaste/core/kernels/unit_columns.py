@@ -35,6 +35,8 @@ from phenotaste.core.kernels.simd import (
 from phenotaste.core.records import Array
 
 COLUMN_SWEEPS = 2  # per patient step
+BLOCK = 4  # columns
+MIN_BLOCKED = 16  # columns, from which they are updated in blocks
 
 
 class ColumnScratch(NamedTuple):
@@ -55,7 +57,7 @@ def new_column_scratch(visits: int, R: int) -> ColumnScratch:
     columns, stride = round_up(R), round_up(visits) + LANES
     return ColumnScratch(
         U=aligned_vector((columns + 1) * stride + LANES),
-        rhs=aligned_vector(columns * stride + LANES),
+        rhs=aligned_vector((columns + 1 + BLOCK) * stride),
         stay=aligned_vector(stride),
         beside=aligned_vector(stride),
         neg_gram=aligned_matrix(R, R),
@@ -93,7 +95,16 @@ def unit_columns_step(
     m = gather_scored(w, VV, stride, scratch)
     for sweep in range(COLUMN_SWEEPS):
         for a in range(m if sweep else R):
-            update_column(a, m, n, scratch)
+            first, count, home = 0, m, scratch.order[a] * stride + LANES
+            if a >= m:  # no other column counts for a phenotype without a score
+                first, count = a, 1
+            elif m >= MIN_BLOCKED:
+                first = a - a % BLOCK
+                count = min(BLOCK, m - first)
+                home = (width + 1 + a - first) * stride
+                if a == first:
+                    add_outside(first, count, home, m, n, scratch)
+            update_column(a, first, count, home, m, n, scratch)
     for a in range(R):
         f, place, home = splat(scratch.factor[a]), scratch.place[a], scratch.order[a] * stride + LANES
         for i in range(0, n, LANES):
@@ -153,24 +164,55 @@ def gather_scored(w: Array, VV: Array, stride: int, scratch: ColumnScratch) -> i
 
 
 @part(inline=True)
-def update_column(a: int, m: int, n: int, scratch: ColumnScratch) -> None:
-    """c without its negative entries as the a-th column, with its factor, if c is positive anywhere."""
+def add_outside(first: int, count: int, block: int, m: int, n: int, scratch: ColumnScratch) -> None:
+    """rhs[block] = the right-hand sides of some columns, with what all other columns contribute.
+
+    Each of these is read once for the whole block, instead of once for every column of it.
+    """
+    G, U, rhs, place, order = scratch.scaled_gram, scratch.U, scratch.rhs, scratch.place, scratch.order
+    stride, end = n + LANES, first + count - 1
+    h0, h1 = order[first] * stride + LANES, order[min(first + 1, end)] * stride + LANES
+    h2, h3 = order[min(first + 2, end)] * stride + LANES, order[end] * stride + LANES
+    for i in range(0, n, 2 * LANES):
+        j = min(i + LANES, n - LANES)
+        x0, x1, x2, x3 = load(rhs, h0 + i), load(rhs, h1 + i), load(rhs, h2 + i), load(rhs, h3 + i)
+        y0, y1, y2, y3 = load(rhs, h0 + j), load(rhs, h1 + j), load(rhs, h2 + j), load(rhs, h3 + j)
+        for b in range(m - count):
+            s = b if b < first else b + count
+            u, v = load(U, place[s] + i), load(U, place[s] + j)
+            g0, g1 = splat(G[s, first]), splat(G[s, first + 1])
+            g2, g3 = splat(G[s, first + 2]), splat(G[s, first + 3])
+            x0, x1, x2, x3 = fma(g0, u, x0), fma(g1, u, x1), fma(g2, u, x2), fma(g3, u, x3)
+            y0, y1, y2, y3 = fma(g0, v, y0), fma(g1, v, y1), fma(g2, v, y2), fma(g3, v, y3)
+        store(rhs, block + i, x0)
+        store(rhs, block + stride + i, x1)
+        store(rhs, block + 2 * stride + i, x2)
+        store(rhs, block + 3 * stride + i, x3)
+        store(rhs, block + j, y0)
+        store(rhs, block + stride + j, y1)
+        store(rhs, block + 2 * stride + j, y2)
+        store(rhs, block + 3 * stride + j, y3)
+
+
+@part(inline=True)
+def update_column(a: int, first: int, count: int, home: int, m: int, n: int, scratch: ColumnScratch) -> None:
+    """c without its negative entries as the a-th column, with its factor, if c is positive anywhere.
+
+    `rhs[home]` holds what `count` columns from `first` on, the a-th among them, do not contribute.
+    """
     G, U, rhs, stay, beside = scratch.scaled_gram, scratch.U, scratch.rhs, scratch.stay, scratch.beside
-    here, home = scratch.place[a], scratch.order[a] * (n + LANES) + LANES
-    there, last = scratch.place[scratch.order.size], n - LANES
-    end = a + m if a < m else 0  # no other column counts for a phenotype without a score
+    here, there, last = scratch.place[a], scratch.place[scratch.order.size], n - LANES
+    t = a - first
     own, squares = splat(scratch.factor[a]), splat(0.0)
     for i in range(0, n, 4 * LANES):
         j, k = min(i + LANES, last), min(i + 2 * LANES, last)
         e = min(i + 3 * LANES, last)
-        x0 = smoothed(U, here + i, i, stay, beside)
-        x1 = smoothed(U, here + j, j, stay, beside)
-        x2 = smoothed(U, here + k, k, stay, beside)
-        x3 = smoothed(U, here + e, e, stay, beside)
-        x0, x1 = fma(own, x0, load(rhs, home + i)), fma(own, x1, load(rhs, home + j))
-        x2, x3 = fma(own, x2, load(rhs, home + k)), fma(own, x3, load(rhs, home + e))
-        for b in range(a + 1, end):  # the column just updated comes last: its factor takes longest
-            s = b if b < m else b - m
+        x0 = fma(own, smoothed(U, here + i, i, stay, beside), load(rhs, home + i))
+        x1 = fma(own, smoothed(U, here + j, j, stay, beside), load(rhs, home + j))
+        x2 = fma(own, smoothed(U, here + k, k, stay, beside), load(rhs, home + k))
+        x3 = fma(own, smoothed(U, here + e, e, stay, beside), load(rhs, home + e))
+        for b in range(t + 1, t + count):  # the column just updated comes last: its factor takes longest
+            s = first + (b if b < count else b - count)
             g, at = splat(G[s, a]), scratch.place[s]
             x0, x1 = fma(g, load(U, at + i), x0), fma(g, load(U, at + j), x1)
             x2, x3 = fma(g, load(U, at + k), x2), fma(g, load(U, at + e), x3)
