@@ -96,7 +96,7 @@ test: lint debian $(TORCH) $(FRESH)
 
 .PHONY: test-attack
 test-attack: $(DEV) $(FRESH)
-	$(BIN)/pytest -m attack
+	$(BIN)/pytest -m attack tests
 
 test-slow: $(DEV) debian $(TORCH) $(FRESH)
 	$(BIN)/pytest -m slow
