@@ -27,13 +27,12 @@ from phenotaste.factorization import (
     Factorization,
     Projection,
     as_projection,
-    check_size,
-    check_static_size,
     influence_of,
     relative_static_weight,
     relative_weights,
     score_without_history,
 )
+from phenotaste.phenotype_model import check_size, check_static_size
 from phenotaste.validation import check_integer
 
 __all__ = ["TASTE", "Projection"]

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from phenotaste.baselines.cohen_plus import CohenPlus
     from phenotaste.baselines.copa import Copa, CopaPlus, CopaStatic
     from phenotaste.baselines.gru_classifier import GRUClassifier
+    from phenotaste.baselines.nmf import PatientNMF
     from phenotaste.baselines.raw_logistic import RawLogistic
     from phenotaste.baselines.spartan import Spartan
 
@@ -18,10 +19,21 @@ _MODULES = {
     "CopaPlus": "copa",
     "CopaStatic": "copa",
     "GRUClassifier": "gru_classifier",
+    "PatientNMF": "nmf",
     "RawLogistic": "raw_logistic",
     "Spartan": "spartan",
 }
-__all__ = ["CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier", "RawLogistic", "Spartan"]
+__all__ = [
+    "CNTF",
+    "CohenPlus",
+    "Copa",
+    "CopaPlus",
+    "CopaStatic",
+    "GRUClassifier",
+    "PatientNMF",
+    "RawLogistic",
+    "Spartan",
+]
 
 
 def __getattr__(name: str) -> Any:
