@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 NAME = "claims"
 TITLE = "Phenotypes of claims"
 QUESTION = (
-    "Every method is fitted to two random halves of the patients of a cohort of claims: which definitions are found in both, "
-    "and how well do the scores predict heart failure in the other half?"
+    "Every method is fitted to two random halves of the patients of a cohort of claims: which definitions are "
+    "found in both, and how well do the scores predict heart failure in the other half?"
 )
 TIMED = False
 ACCEPTS = evidence.ACCEPTS | {"synpuf"}
@@ -28,22 +28,24 @@ ABOUT = {
     SIMULATED: evidence_page.About(
         outcome="heart failure",
         rows="patients",
-        description="`simulate.heart_failure`: patients with the paper's five phenotypes planted, on whom the risk of heart "
-        "failure depends, with diagnoses and medications as codes.",
-        kinds="The methods that factorise pairs of codes have diagnoses as one kind, and medications as the other.",
+        description="`simulate.heart_failure`: patients with the paper's five phenotypes planted, on whom the "
+        "risk of heart failure depends, with diagnoses and medications as codes.",
+        kinds="The methods that factorise pairs of codes have diagnoses as one kind, and medications as the "
+        "other.",
     ),
     SYNPUF: evidence_page.About(
         outcome="incident heart failure",
         rows="patients",
-        description="Synthetic Medicare claims of CMS. The codes are diagnoses (CCS categories) of the year before; controls "
-        "have the same sex and age as the cases, as in the study `prediction`. The records are drawn from a model of "
-        "claims, so that phenotypes in them are not those of patients.",
+        description="Synthetic Medicare claims of CMS. The codes are diagnoses (CCS categories) of the year "
+        "before; controls have the same sex and age as the cases, as in the study `prediction`. The records "
+        "are drawn from a model of claims, so that phenotypes in them are not those of patients.",
         kinds="The methods that factorise pairs of codes were left out: diagnoses are the only kind here.",
+        two_kinds=False,
     ),
 }
 DATA = """
-DE-SynPUF is published by the Centers for Medicare & Medicaid Services; `phenotaste study claims --synpuf DIR` adds the files
-of the folder to the simulated patients, and without it the study needs no data.
+DE-SynPUF is published by the Centers for Medicare & Medicaid Services; `phenotaste study claims --synpuf DIR` adds the
+files of the folder to the simulated patients, and without it the study needs no data.
 """.strip()
 
 

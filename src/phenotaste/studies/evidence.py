@@ -1,7 +1,7 @@
-"""What the studies `icu` and `claims` share: every method fitted to two disjoint sets of patients, and what is measured."""
+"""What the studies `icu` and `claims` share: every method is fitted to two disjoint sets of patients and measured."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +52,9 @@ class Sides(NamedTuple):
     first: Cohort
     second: Cohort
     modes: Modes | None = None
+
+    def cohorts(self) -> tuple[Cohort, Cohort]:
+        return self.first, self.second
 
 
 # Cells -------------------------------------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ def fit(cell: Cell, sides: Sides, side: int, threads: int | None) -> tuple[Any, 
     )
     model = make(cell["method"], cell["rank"], seed_of(cell, side), settings)
     with timed() as taken:
-        model.fit(sides[side])
+        model.fit(sides.cohorts()[side])
     return model, taken
 
 
@@ -261,7 +264,7 @@ def prediction(cell: Cell, sides: Sides, models: Sequence[Any]) -> Row:
     """AUC on each side of what was learnt on the other, and the mean of both."""
     found = []
     for side, model in enumerate(models):
-        learning, test = sides[side], sides[1 - side]
+        learning, test = sides.cohorts()[:: 1 - 2 * side]
         seed = seed_of(cell, side)
         rng = np.random.default_rng([seed, VALIDATION_STREAM])
         held_out = validation_mask(
@@ -331,9 +334,11 @@ def table(results: "pd.DataFrame") -> "pd.DataFrame":
     return summary.join(pd.DataFrame(bounds))
 
 
-def interval(values: "pd.Series", name: str) -> dict[str, float]:
+def interval(values: Iterable[float], name: str) -> dict[str, float]:
     """The interval of the mean over splits into halves, of which one is trained on and one is tested on."""
     known = [float(value) for value in values if value == value]
+    if len(set(known)) == 1:
+        known = known[:1]  # equal values, as shares of few phenotypes are, say nothing about their spread
     found = over_splits(known, name, ratio=1.0)
     low, high = found[f"{name}_splits_low"], found[f"{name}_splits_high"]
     if name in SHARES:

@@ -1,7 +1,7 @@
 """The figure and the page of the studies `icu` and `claims`, from their results alone."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from phenotaste.plotting import (
     LIGHT_BLUE,
     LIGHT_GREY,
     ORANGE,
+    PALE_GREY,
     PURPLE,
+    legend_entries,
     new_grid,
     set_labels,
 )
-from phenotaste.studies.prediction_page import joined
 from phenotaste.studies.evidence import (
     HALF,
     MIN_COSINE,
@@ -30,6 +31,8 @@ from phenotaste.studies.evidence import (
     measures,
     needs_kinds,
 )
+from phenotaste.studies.prediction_page import joined
+from phenotaste.studies.study import Row
 from phenotaste.studies.study_page import format_duration, markdown
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 TASTE, PLAIN = "taste", "nmf"
 PHENOTYPES_RANK = 10
+EQUAL = 1e-9  # means that differ by no more are tied
 
 
 class About(NamedTuple):
@@ -48,9 +52,14 @@ class About(NamedTuple):
     rows: str  # what its patients are called
     description: str
     kinds: str  # about the methods that need two kinds of codes
+    two_kinds: bool = True  # whether the cohort has them
 
 
 Abouts = Mapping[str, About]
+READING = (
+    "The figure shows means and standard deviations over the random halves: to the right are definitions that "
+    "both halves have, and further up scores that predict. Lines across are methods without phenotypes."
+)
 
 
 class Measure(NamedTuple):
@@ -67,10 +76,10 @@ ERROR = Measure("held_out_error", "held-out error", -1)
 JUDGED = (REPLICATION, FOUND_AGAIN, AUC, AUC_STATIC, ERROR)
 
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "TASTE": (BLUE, ("taste", "taste-paper")),
+    "This package": (BLUE, ("taste", "taste-paper")),
     "PARAFAC2": (GREEN, ("copa", "copa-plus", "copa-static", "spartan", "cohen-plus")),
-    "matrices": (ORANGE, ("nmf", "nmf-kl", "visit-nmf", "lda", "svd")),
-    "tensors": (PURPLE, ("limestone", "marble", "granite", "sustain", "cp")),
+    "Matrices": (ORANGE, ("nmf", "nmf-kl", "visit-nmf", "lda", "svd")),
+    "Tensors of pairs": (PURPLE, ("limestone", "marble", "granite", "sustain", "cp")),
 }
 MARKERS = ("o", "s", "^", "D", "v")
 DASHES: tuple[Any, ...] = ((0, (6, 2)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)), "-")
@@ -92,51 +101,48 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame", about: Abouts) -> "Fi
             draw_panel(axis, part[part["rank"] == rank], classifiers_of(part))
             title = f"{cohort}, {rank:g} phenotypes" if len(cohorts) > 1 else f"{rank:g} phenotypes"
             set_labels(axis, title)
-        set_labels(line[0], y=f"AUC of {about[cohort].outcome}, scores alone")
+        set_labels(line[0], y=f"AUC of {about[cohort].outcome}, mean ± sd")
     for axis in axes[-1]:
-        set_labels(axis, x="replication of V: mean cosine between halves")
+        set_labels(axis, x="replication of V: cosine, mean ± sd")
     legend_by_family(drawn, axes.flat)
     return drawn
 
 
 def draw_panel(axis: "Axes", rows: "pd.DataFrame", classifiers: "pd.DataFrame") -> None:
-    for number, row in enumerate(classifiers.itertuples()):
+    from matplotlib.patheffects import withStroke
+
+    for number, row in enumerate(records(classifiers)):
         style = {
             "color": LIGHT_GREY,
             "linestyle": DASHES[number % len(DASHES)],
             "linewidth": 1.0,
             "zorder": 1,
         }
-        axis.axhline(float(row.auc_mean), label=label(str(row.method)), **style)
-    axis.grid(color="#eef0f2", linewidth=0.6, zorder=0)
-    for row in rows.itertuples():
-        if row.v_cosine_mean != row.v_cosine_mean:
-            continue  # networks are compared as predictors only
-        style = style_of(str(row.method))
-        axis.errorbar(
-            row.v_cosine_mean,
-            row.auc_mean,
-            xerr=0.0 if row.v_cosine_sd != row.v_cosine_sd else row.v_cosine_sd,
-            yerr=0.0 if row.auc_sd != row.auc_sd else row.auc_sd,
-            label=label(str(row.method)),
-            **style,
-        )
-        if row.method == TASTE:
+        axis.axhline(row["auc_mean"], label=label(row["method"]), **style)
+    axis.grid(color=PALE_GREY, linewidth=0.6, zorder=0)
+    for row in records(rows[rows["v_cosine_mean"].notna()]):  # networks are compared as predictors only
+        style = style_of(row["method"])
+        x, y = row["v_cosine_mean"], row["auc_mean"]
+        bars = {"xerr": row["v_cosine_sd"], "yerr": row["auc_sd"]}
+        known = {name: value for name, value in bars.items() if value == value}
+        axis.errorbar(x, y, label=label(row["method"]), **known, **style)
+        if row["method"] == TASTE:
             axis.annotate(
                 "TASTE",
-                (row.v_cosine_mean, row.auc_mean),
-                xytext=(0, 9),
+                (x, y),
+                xytext=(7, 7),
                 textcoords="offset points",
                 fontsize=LABEL_SIZE,
                 fontweight="bold",
                 color=BLUE,
-                horizontalalignment="center",
+                path_effects=[withStroke(linewidth=2.5, foreground="white")],
                 zorder=8,
             )
 
 
 def style_of(method: str) -> dict[str, Any]:
     """Colour by family, marker by method; TASTE is larger and on top."""
+    style: dict[str, Any]
     for colour, members in FAMILIES.values():
         if method in members:
             style = {"color": colour, "marker": MARKERS[members.index(method)], "linestyle": "none"}
@@ -152,32 +158,26 @@ def style_of(method: str) -> dict[str, Any]:
 
 
 def legend_by_family(figure: "Figure", axes: Any) -> None:
-    """A legend below the panels with a column for each family."""
+    """A legend below the panels with a column for each family, under its name."""
     from matplotlib.lines import Line2D
 
-    from phenotaste.plotting import legend_entries
-
     entries = legend_entries(axes)
-    columns = [[label(name) for name in members] for _, members in FAMILIES.values()]
-    columns.append([text for text in entries if text not in {text for column in columns for text in column}])
-    columns = [[text for text in column if text in entries] for column in columns]
-    columns = [column for column in columns if column]
-    depth = max(len(column) for column in columns)
+    families = {title: [label(name) for name in members] for title, (_, members) in FAMILIES.items()}
+    named = {text for members in families.values() for text in members}
+    families["Without phenotypes"] = [text for text in entries if text not in named]
+    columns = [
+        [title, *known] for title, texts in families.items() if (known := [t for t in texts if t in entries])
+    ]
+    depth = max(map(len, columns))
+    labels = [text for column in columns for text in [*column, *[""] * (depth - len(column))]]
     blank = Line2D([], [], linestyle="none")
-    handles, labels = [], []
-    for column in columns:
-        for text in [*column, *[""] * (depth - len(column))]:
-            handles.append(entries.get(text, blank))
-            labels.append(text)
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        fontsize=LABEL_SIZE,
-        frameon=False,
-        ncols=len(columns),
-        labelcolor=GREY,
+    handles = [blank if k % depth == 0 else entries.get(text, blank) for k, text in enumerate(labels)]
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", fontsize=LABEL_SIZE, frameon=False, ncols=len(columns)
     )
+    for k, text in enumerate(legend.get_texts()):
+        if k % depth == 0:
+            text.set(fontweight="bold", color=GREY)
 
 
 def label(method: str) -> str:
@@ -190,11 +190,11 @@ def label(method: str) -> str:
 def text(results: "pd.DataFrame", table: "pd.DataFrame", about: Abouts, data: str) -> str:
     rows = measures(results)
     cohorts = [name for name in about if name in set(rows["cohort"])]
-    parts = ["## Result"]
+    parts = ["## Result", READING]
     for cohort in cohorts:
         parts += [*heading(cohort, cohorts), *verdict(rows[rows["cohort"] == cohort])]
     parts += ["## What was run", protocol(rows), size_table(rows, cohorts, about), data]
-    parts += [left_out(rows[rows["cohort"] == cohort], about[cohort]) for cohort in cohorts]
+    parts += filter(None, [left_out(rows[rows["cohort"] == cohort], about[cohort]) for cohort in cohorts])
     sections = (
         ("Replication", replication),
         ("Prediction", prediction),
@@ -212,7 +212,7 @@ def text(results: "pd.DataFrame", table: "pd.DataFrame", about: Abouts, data: st
 
 
 def heading(cohort: str, cohorts: Sequence[str]) -> list[str]:
-    return [f"### {cohort[0].upper()}{cohort[1:]}"] if len(cohorts) > 1 else []
+    return [f"### {capital(cohort)}"] if len(cohorts) > 1 else []
 
 
 # The verdict
@@ -224,6 +224,7 @@ class Judged(NamedTuple):
     measure: Measure
     rank: float
     place: int
+    tied: bool  # whether another method has the same mean
     methods: int
     other: str  # the best of the others
     gap: list[float]  # TASTE minus that one, by split
@@ -247,8 +248,10 @@ def judge(rows: "pd.DataFrame", measure: Measure, rank: float) -> Judged | None:
     if TASTE not in means.index or len(means) < 2:
         return None
     other = str(means.drop(TASTE).idxmax())
-    place = 1 + int((means.drop(TASTE) > means[TASTE]).sum())
-    return Judged(measure, rank, place, len(means), other, gaps(part, measure, other))
+    others = means.drop(TASTE)
+    place = 1 + int((others > means[TASTE] + EQUAL).sum())
+    tied = bool((abs(others - means[TASTE]) <= EQUAL).any())
+    return Judged(measure, rank, place, tied, len(means), other, gaps(part, measure, other))
 
 
 def gaps(rows: "pd.DataFrame", measure: Measure, other: str) -> list[float]:
@@ -259,24 +262,20 @@ def gaps(rows: "pd.DataFrame", measure: Measure, other: str) -> list[float]:
 
 def side_of_zero(gap: Sequence[float], sign: int) -> int:
     """1 if the interval says that TASTE is better, -1 if worse, 0 if it contains zero."""
-    import pandas as pd
-
-    bounds = interval(pd.Series(gap, dtype=float), "gap")
+    bounds = interval(gap, "gap")
     low, high = sorted((sign * bounds["gap_low"], sign * bounds["gap_high"]))
     return 1 if low > 0 else -1 if high < 0 else 0
 
 
 def summary(judged: Sequence[Judged]) -> str:
     first = [found for found in judged if found.place == 1]
-    sides = [side_of_zero(found.gap, found.measure.sign) for found in judged]
-    surely = sum(side == 1 for side in sides)
-    worse = sum(side == -1 for side in sides)
-    where = [found for found in judged if found.place == 1]
+    tied = sum(found.tied for found in first)
     named = []
     for measure in JUDGED:
-        ranks = [f"{found.rank:g}" for found in where if found.measure == measure]
+        ranks = [f"{found.rank:g}" for found in first if found.measure == measure]
         if ranks:
             named.append(f"{measure.name} (R = {joined(ranks)})")
+    sides = [side_of_zero(found.gap, found.measure.sign) for found in judged]
     behind = [
         f"{found.measure.name} at R = {found.rank:g} ({label(found.other)})"
         for found, side in zip(judged, sides, strict=True)
@@ -284,10 +283,11 @@ def summary(judged: Sequence[Judged]) -> str:
     ]
     sentences = [
         f"**TASTE is first in {len(first)} of {len(judged)} comparisons**"
+        + (f", in {tied} of them with others" if tied else "")
         + (f": {joined(named)}." if named else "."),
-        f"In {surely} of them the 95 % interval of the difference from the best of the others excludes zero; in {worse} "
-        "another method is better by an interval that excludes zero"
-        + (f": {joined(behind)}." if behind else "."),
+        f"By the 95 % interval of the difference it is better than the best of the others in {sides.count(1)}, "
+        "and worse "
+        f"in {sides.count(-1)}" + (f": {joined(behind)}." if behind else "."),
         "The best of many others is chosen after the fact, which favours it.",
     ]
     return " ".join(sentences)
@@ -298,7 +298,7 @@ def place_table(judged: Sequence[Judged]) -> str:
         [
             found.measure.name,
             f"{found.rank:g}",
-            f"{found.place} of {found.methods}",
+            f"{found.place}{' (shared)' if found.tied else ''} of {found.methods}",
             label(found.other),
             with_interval(found.gap, "+"),
         ]
@@ -330,11 +330,9 @@ def against_plain(rows: "pd.DataFrame") -> list[str]:
 
 
 def with_interval(values: Sequence[float], sign: str = "") -> str:
-    import pandas as pd
-
     if not len(values):
         return "–"
-    bounds = interval(pd.Series(values, dtype=float), "gap")
+    bounds = interval(values, "gap")
     return mean_and_interval(float(np.mean(values)), bounds["gap_low"], bounds["gap_high"], sign)
 
 
@@ -355,13 +353,14 @@ def protocol(rows: "pd.DataFrame") -> str:
     return (
         f"Each method with {ranks} phenotypes is fitted to both of two disjoint sets of patients"
         + (", the sets as published and" if published else ":")
-        + f" {n_halves} times two random halves, the same for all methods. Settings are those of `phenotaste compare`. "
-        "Phenotypes of the two fits are matched one to one by the cosine of V: the mean cosine is the replication, and a "
-        f"phenotype counts as found again at {MIN_COSINE:g} or more. What is learnt on one side is tested on the other, "
-        "in both directions, and the mean is given: a lasso logistic regression on the scores, alone or with the static "
-        "features, whose strength is chosen on an eighth of the patients that it learns from. The held-out error is the "
-        "share of the squared sums of the other patients' visits that the definitions do not describe. In brackets is the "
-        "95 % interval of the mean over the random halves (Nadeau and Bengio 2003), which accounts for halves that share "
+        + f" {n_halves} times two random halves, the same for all methods. Settings are those of `phenotaste "
+        "compare`. Phenotypes of the two fits are matched one to one by the cosine of V: the mean cosine is "
+        f"the replication, and a phenotype counts as found again at {MIN_COSINE:g} or more. What is learnt on "
+        "one side is tested on the other, in both directions, and the mean is given: a lasso logistic "
+        "regression on the scores, alone or with the static features, whose strength is chosen on about an "
+        "eighth of the patients that it learns from. The held-out error is the share of the squared sums of "
+        "the other patients' visits that the definitions do not describe. In brackets is the 95 % interval of "
+        "the mean over the random halves (Nadeau and Bengio 2003), which accounts for halves that share "
         "patients."
     )
 
@@ -373,9 +372,9 @@ def size_table(rows: "pd.DataFrame", cohorts: Sequence[str], about: Abouts) -> s
         sides = " and ".join(
             f"{count(row[f'n_{side}'])} ({count(row[f'outcomes_{side}'])})" for side in ("first", "second")
         )
-        counts = [f"{row[name]:,}" for name in ("visits", "features", "static")]
+        counts = [f"{int(row[name]):,}" for name in ("visits", "features", "static")]
         lines.append([cohort, sides, about[cohort].outcome, *counts])
-        descriptions.append(f"**{cohort[0].upper()}{cohort[1:]}.** {about[cohort].description}")
+        descriptions.append(f"**{capital(cohort)}.** {about[cohort].description}")
     header = [
         "",
         "patients of both sides (with the outcome)",
@@ -396,23 +395,24 @@ def count(number: Any) -> str:
 def left_out(rows: "pd.DataFrame", about: About) -> str:
     """Say which methods are missing and why."""
     present = set(rows["method"])
-    reasons = []
-    tensors = [name for name in METHODS if needs_kinds(name)]
+    pairs = [name for name in METHODS if needs_kinds(name)]
+    missing = [name for name in METHODS if name not in present and name not in NETWORKS]
+    sentences = [about.kinds] if present & set(pairs) or not about.two_kinds else []
+    if not about.two_kinds:
+        missing = [name for name in missing if name not in pairs]
     networks = [label(name) for name in NETWORKS if name not in present]
     if networks:
-        reasons.append(
-            f"{joined(networks)} take hours on a processor, and are left out unless `--methods` names them."
+        sentences.append(
+            f"{joined(networks)} may take hours on a processor, and are left out unless `--methods` names them."
         )
-    others = [
-        label(name)
-        for name in METHODS
-        if name not in present and name not in tensors and name not in NETWORKS
-    ]
-    if present & set(tensors):
-        others += [label(name) for name in tensors if name not in present]
-    if others:
-        reasons.append(f"Not run: {joined(others)}.")
-    return f"{rows['cohort'].iloc[0]}: {about.kinds} {' '.join(reasons)}".strip()
+    if missing:
+        sentences.append(f"Not run: {joined([label(name) for name in missing])}.")
+    cohort = str(rows["cohort"].iloc[0])
+    return f"*{capital(cohort)}.* {' '.join(sentences)}" if sentences else ""
+
+
+def capital(name: str) -> str:
+    return name[0].upper() + name[1:]
 
 
 # Tables of measures
@@ -422,21 +422,22 @@ def replication(table: "pd.DataFrame", about: About) -> list[str]:
     halves = table[(table["sets"] == HALF) & table["v_cosine_mean"].notna()]
     parts = [
         "Mean cosine of the definitions V of both halves:",
-        rank_table(halves, "v_cosine"),
-        f"Share of the phenotypes found again (cosine of at least {MIN_COSINE:g}), and the lowest cosine, means over the halves:",
-        share_table(halves),
+        rank_table(halves, interval_of("v_cosine")),
+        f"Share of the phenotypes found again (cosine of at least {MIN_COSINE:g}), and the lowest cosine, "
+        "means over the halves:",
+        rank_table(halves, share_and_lowest),
     ]
     static = halves[halves["f_cosine_mean"].notna()]
     if len(static):
         parts += [
             "Mean cosine of the static definitions F of matched phenotypes:",
-            rank_table(static, "f_cosine"),
+            rank_table(static, interval_of("f_cosine")),
         ]
     published = table[(table["sets"] == PUBLISHED) & table["v_cosine_mean"].notna()]
     if len(published):
         parts += [
             "Between the sets as published, mean cosine of V, and AUC from the scores alone:",
-            published_table(published),
+            rank_table(published, cosine_and_auc),
         ]
     return parts
 
@@ -444,13 +445,13 @@ def replication(table: "pd.DataFrame", about: About) -> list[str]:
 def prediction(table: "pd.DataFrame", about: About) -> list[str]:
     halves = table[table["sets"] == HALF]
     ranked = halves[halves["rank"].notna()]
-    parts = [f"AUC of {about.outcome} from the scores alone:", rank_table(ranked, "auc")]
+    parts = [f"AUC of {about.outcome} from the scores alone:", rank_table(ranked, interval_of("auc"))]
     static = ranked[ranked["auc_static_mean"].notna()]
     if len(static):
-        parts += ["From the scores and the static features:", rank_table(static, "auc_static")]
+        parts += ["From the scores and the static features:", rank_table(static, interval_of("auc_static"))]
     classifiers = classifiers_of(halves)
     if len(classifiers):
-        lines = [[label(str(row["method"])), entry(row, "auc")] for _, row in classifiers.iterrows()]
+        lines = [[label(str(row["method"])), interval_of("auc")(row)] for row in records(classifiers)]
         parts += ["Without phenotypes, from the patients' codes:", markdown(lines, ["", "AUC"])]
     return parts
 
@@ -459,65 +460,48 @@ def courses(table: "pd.DataFrame", about: About) -> list[str]:
     halves = table[(table["sets"] == HALF) & table["rank"].notna()]
     rank = shown_rank(halves)
     lines = []
-    for _, row in halves[halves["rank"] == rank].iterrows():
+    for row in records(halves[halves["rank"] == rank]):
         figures = [
             "–" if row[f"{name}_mean"] != row[f"{name}_mean"] else f"{row[f'{name}_mean']:.3f}"
             for name in ("cpi", "rmse", "held_out_error")
         ]
         lines.append([label(str(row["method"])), *figures, format_duration(float(row["seconds_mean"]))])
     return [
-        f"With {rank:g} phenotypes, means over the halves. CPI and RMSE are those of methods with courses; the RMSE of those "
-        "that use static features counts these too. Times are of one fit on one thread beside other fits, and no more than "
-        "an orientation.",
+        f"With {rank:g} phenotypes, means over the halves. CPI and RMSE are those of methods with courses; the "
+        "RMSE of those that use static features counts these too. Times are of one fit on one thread beside "
+        "other fits, and no more than an orientation.",
         markdown(lines, ["", "CPI", "RMSE", "held-out error", "time of a fit"]),
     ]
 
 
-def rank_table(rows: "pd.DataFrame", name: str) -> str:
+def rank_table(rows: "pd.DataFrame", entry: Callable[[Row], str]) -> str:
+    """A line for each method and a column for each number of phenotypes; `entry` formats a row of the table."""
     ranks = ranks_of(rows)
-    lines = []
-    for method in in_order(rows["method"]):
-        part = rows[rows["method"] == method].set_index("rank")
-        lines.append(
-            [label(method), *[entry(part.loc[rank], name) if rank in part.index else "–" for rank in ranks]]
-        )
-    return markdown(lines, ["", *[f"R = {rank:g}" for rank in ranks]])
-
-
-def entry(row: "pd.Series", name: str) -> str:
-    return mean_and_interval(
-        float(row[f"{name}_mean"]), float(row[f"{name}_low"]), float(row[f"{name}_high"])
-    )
-
-
-def share_table(rows: "pd.DataFrame") -> str:
-    ranks = ranks_of(rows)
-    lines = []
-    for method in in_order(rows["method"]):
-        part = rows[rows["method"] == method].set_index("rank")
-        cells = [
-            f"{100 * part.at[rank, 'v_share_mean']:.0f} %, {part.at[rank, 'v_min_mean']:.2f}"
-            if rank in part.index
-            else "–"
-            for rank in ranks
+    found = {(str(row["method"]), row["rank"]): row for row in records(rows)}
+    lines = [
+        [
+            label(method),
+            *[entry(found[method, rank]) if (method, rank) in found else "–" for rank in ranks],
         ]
-        lines.append([label(method), *cells])
+        for method in in_order(rows["method"])
+    ]
     return markdown(lines, ["", *[f"R = {rank:g}" for rank in ranks]])
 
 
-def published_table(rows: "pd.DataFrame") -> str:
-    ranks = ranks_of(rows)
-    lines = []
-    for method in in_order(rows["method"]):
-        part = rows[rows["method"] == method].set_index("rank")
-        cells = [
-            f"{part.at[rank, 'v_cosine_mean']:.3f}, {part.at[rank, 'auc_mean']:.3f}"
-            if rank in part.index
-            else "–"
-            for rank in ranks
-        ]
-        lines.append([label(method), *cells])
-    return markdown(lines, ["", *[f"R = {rank:g}" for rank in ranks]])
+def records(rows: "pd.DataFrame") -> list[Row]:
+    return cast(list[Row], rows.to_dict("records"))
+
+
+def interval_of(name: str) -> Callable[[Row], str]:
+    return lambda row: mean_and_interval(row[f"{name}_mean"], row[f"{name}_low"], row[f"{name}_high"])
+
+
+def share_and_lowest(row: Row) -> str:
+    return f"{100 * row['v_share_mean']:.0f} %, {row['v_min_mean']:.2f}"
+
+
+def cosine_and_auc(row: Row) -> str:
+    return f"{row['v_cosine_mean']:.3f}, {row['auc_mean']:.3f}"
 
 
 def classifiers_of(table: "pd.DataFrame") -> "pd.DataFrame":
@@ -551,16 +535,17 @@ def phenotypes(results: "pd.DataFrame", about: About) -> list[str]:
     rank = shown_rank(rows)
     first = results[results["split"] == 0].iloc[0]
     parts = [
-        f"With {rank:g} phenotypes, fitted to the first side of the first split: the heaviest codes with their weights relative to the "
-        "largest, the cosine with the counterpart in the second side, and how many of the tenth of the second side's "
-        f"{about.rows} with the highest score have {about.outcome}{base_share(first)}. Shares are quotients of rounded "
-        "counts; – stands for too few to be shown."
+        f"With {rank:g} phenotypes, fitted to the first side of the first split: the heaviest codes with their "
+        "weights relative to the largest, the cosine with the counterpart in the second side, and how many of "
+        f"the tenth of the second side's {about.rows} with the highest score have "
+        f"{about.outcome}{base_share(first)}. Shares are quotients of rounded counts; – stands for too few to "
+        "be shown."
     ]
     for method in methods:
         part = rows[(rows["method"] == method) & (rows["rank"] == rank)]
         lines = [
             [f"{int(row['phenotype'])}", str(row["codes"]), f"{row['cosine']:.2f}", percent(row["top_share"])]
-            for _, row in part.sort_values("top_share", ascending=False, kind="stable").iterrows()
+            for row in records(part.sort_values("top_share", ascending=False, kind="stable"))
         ]
         parts += [f"**{label(method)}**", phenotype_table(lines, about)]
     return parts

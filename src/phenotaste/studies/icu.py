@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 NAME = "icu"
 TITLE = "Phenotypes of ICU stays"
 QUESTION = (
-    "Every method is fitted to two disjoint sets of real ICU stays: which definitions are found in both, how well do the "
-    "scores predict death in hospital in the other set, and is TASTE better than what is simpler?"
+    "Every method is fitted to two disjoint sets of real ICU stays: which definitions are found in both, how "
+    "well do the scores predict death in hospital in the other set, and is TASTE better than what is simpler?"
 )
 TIMED = False
 ACCEPTS = evidence.ACCEPTS | {"data"}
@@ -30,11 +30,11 @@ ABOUT = {
     COHORT: evidence_page.About(
         outcome="death in hospital",
         rows="stays",
-        description="Stays of at least 48 hours of the PhysioNet/CinC Challenge 2012 (sets a and b), which are real. A visit "
-        "is an hour with any measurement, and its codes are the variables that were low or high then; static features are "
-        "age, sex, type of unit and body-mass index, in bands.",
-        kinds="The methods that factorise pairs of codes have vital signs and what else is recorded at the bedside as one "
-        "kind, and laboratory values as the other.",
+        description="Stays of at least 48 hours of the PhysioNet/CinC Challenge 2012 (sets a and b), which "
+        "are real. A visit is an hour with any measurement, and its codes are the variables that were low or "
+        "high then; static features are age, sex, type of unit and body-mass index, in bands.",
+        kinds="The methods that factorise pairs of codes have vital signs and what else is recorded at the "
+        "bedside as one kind, and laboratory values as the other.",
     )
 }
 DATA = f"""
@@ -52,9 +52,9 @@ phenotaste study icu --data icu2012 --out icu
 def cells(options: Options) -> list[Cell]:
     if options.data is None:
         raise InputError(
-            "The study icu reads the stays of the PhysioNet Challenge 2012, which are not part of the package: download "
-            f"set-a.tar.gz, set-b.tar.gz, Outcomes-a.txt and Outcomes-b.txt from {ADDRESS} and give their folder as data "
-            "(--data DIR)."
+            "The study icu reads the stays of the PhysioNet Challenge 2012, which are not part of the "
+            f"package: download set-a.tar.gz, set-b.tar.gz, Outcomes-a.txt and Outcomes-b.txt from {ADDRESS} "
+            "and give their folder as data (--data DIR)."
         )
     patients = QUICK_STAYS if options.quick else None
     return evidence.cells(options, COHORT, patients, kinds=True, sets=True)

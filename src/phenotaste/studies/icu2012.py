@@ -1,7 +1,7 @@
 """The ICU stays of the PhysioNet/CinC Challenge 2012 as cohorts: hourly flags, static facts, deaths in hospital.
 
-I. Silva, G. Moody, D. Scott, L. Celi, R. Mark, "Predicting in-hospital mortality of ICU patients", Computing in Cardiology
-2012 (ODC-By 1.0). The data are not part of this package: a folder of the user's own download is read.
+I. Silva, G. Moody, D. Scott, L. Celi, R. Mark, "Predicting in-hospital mortality of ICU patients", Computing in
+Cardiology 2012 (ODC-By 1.0). The data are not part of this package: a folder of the user's own download is read.
 """
 
 import io
@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -32,9 +32,9 @@ HEIGHTS, WEIGHTS = (120, 230), (25, 300)  # cm and kg that are plausible
 NOT_FEATURES = ("Weight", "Height")
 VENTILATION = "MechVent on"
 
-# Customary adult limits, as printed on laboratory reports and taught for vital signs: low below the first, high above the
-# second; implausible below the third and above the fourth. FiO2 and the Glasgow Coma Scale have no normal range, and
-# are divided into three levels. Units are those of the Challenge: mg/dL, mmol/L, mEq/L, mmHg, °C, mL.
+# Customary adult limits, as printed on laboratory reports and taught for vital signs: low below the first, high above
+# the second; implausible below the third and above the fourth. FiO2 and the Glasgow Coma Scale have no normal range,
+# and are divided into three levels. Units are those of the Challenge: mg/dL, mmol/L, mEq/L, mmHg, °C, mL.
 RANGES: dict[str, tuple[float | None, float | None, float | None, float | None]] = {
     "ALP": (40, 130, None, None),
     "ALT": (5, 50, None, None),
@@ -160,14 +160,15 @@ def read_original(folder: Path, set_name: SetName) -> Stays:
         body = text.partition("\n")[2].rstrip("\n")
         bodies.append(body)
         counts.append(body.count("\n") + 1 if body else 0)
+    columns: Any = {"time": "category", "variable": str}
     table = pd.read_csv(
         io.StringIO("\n".join(body for body in bodies if body)),
         names=["time", "variable", "value"],
-        dtype={"time": "category", "variable": str},
+        dtype=columns,
         keep_default_na=False,
     )
     table["file"] = np.repeat(np.arange(len(counts)), counts)
-    table["value"] = pd.to_numeric(table["value"], errors="coerce").astype(np.float32)
+    table["value"] = pd.to_numeric(table["value"], errors="coerce").astype(np.float64)
     table["minute"] = minutes(table["time"])
     stays = stay_numbers(table, len(counts), set_name)
     table["stay"] = stays[table["file"]]
@@ -179,6 +180,7 @@ def read_original(folder: Path, set_name: SetName) -> Stays:
     events = table.drop(first.index)
     events = events[~events["variable"].isin([STAY, ""])].reset_index(drop=True)
     facts = facts.rename_axis("stay").rename_axis(None, axis=1).reset_index()
+    events["value"] = events["value"].astype(np.float32)  # as in prepared tables
     return Stays(events[["stay", "minute", "variable", "value"]], with_deaths(facts, folder, set_name))
 
 
@@ -275,7 +277,7 @@ def flagged(events: "pd.DataFrame", limits: "pd.DataFrame") -> "pd.DataFrame":
     known = (events["value"] >= 0) & ~events["variable"].isin(NOT_FEATURES)
     events = events[known].assign(hour=lambda table: table["minute"] // 60)
     urine = events["variable"] == "Urine"
-    summed = events[urine].groupby(["stay", "hour", "variable"], as_index=False)["value"].sum()
+    summed = events[urine].groupby(["stay", "hour", "variable"])["value"].sum().reset_index()
     events = pd.concat([events[~urine], summed], ignore_index=True)
     # Values are float32: a limit such as 0.6 must be rounded as they are to be equal to them.
     limit = limits.astype(np.float32).reindex(events["variable"]).reset_index(drop=True)
@@ -307,7 +309,7 @@ def hourly(
     owner = np.searchsorted(stays.to_numpy(), measured["stay"].to_numpy()).astype(np.int64)
     key = owner * HOURS + measured["hour"].to_numpy()
     hours, row = np.unique(key, return_inverse=True)
-    column = pd.Index(names).get_indexer(measured["feature"])
+    column = pd.Index(names).get_indexer(pd.Index(measured["feature"]))
     there = column >= 0
     entries = (np.ones(there.sum()), (row[there], column[there]))
     return sparse.csr_array(entries, (len(hours), len(names))), hours // HOURS, hours % HOURS
