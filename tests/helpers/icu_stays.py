@@ -14,7 +14,7 @@ FIRST_STAY = {"a": 500_001, "b": 600_001}
 
 
 def stays(name, n=60, seed=0):
-    """Events (stay, minute, variable, value) and facts of a set; those in shock die more often, the last has no events."""
+    """Events and facts of a set; patients in shock die more often, and the last stay has no events."""
     rng = np.random.default_rng([seed, ord(name)])
     shock, kidney = rng.random(n) < 0.4, rng.random(n) < 0.4
     facts = pd.DataFrame(
@@ -36,7 +36,9 @@ def stays(name, n=60, seed=0):
                     if rng.random() < 0.7:
                         value = (high if ill else usual) * rng.lognormal(0.0, 0.15)
                         minute = 60 * hour + int(rng.integers(60))
-                        rows.append((stay, minute, variable, -1.0 if rng.random() < 0.02 else round(value, 2)))
+                        rows.append(
+                            (stay, minute, variable, -1.0 if rng.random() < 0.02 else round(value, 2))
+                        )
         rows.append((stay, 75, "Weight", 81.0))
         if shock[k]:
             rows.append((stay, 130, "MechVent", 1.0))
@@ -57,7 +59,9 @@ def texts(name, **arguments):
     by_stay = {stay: part[["minute", "variable", "value"]] for stay, part in events.groupby("stay")}
     return {
         int(row["stay"]): text_of(
-            int(row["stay"]), row, by_stay[row["stay"]].itertuples(index=False) if row["stay"] in by_stay else ()
+            int(row["stay"]),
+            row,
+            by_stay[row["stay"]].itertuples(index=False) if row["stay"] in by_stay else (),
         )
         for _, row in facts.iterrows()
     }

@@ -34,7 +34,15 @@ STAY = """Time,Parameter,Value
 
 
 def same(one, other):
-    for name in ("offsets", "static", "patient_ids", "visit_times", "feature_names", "static_names", "labels"):
+    for name in (
+        "offsets",
+        "static",
+        "patient_ids",
+        "visit_times",
+        "feature_names",
+        "static_names",
+        "labels",
+    ):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     return abs(one.visits - other.visits).sum() == 0
 
@@ -75,7 +83,12 @@ def test_hours_and_flags_of_one_stay(tmp_path):
     assert entries(abnormal) == [{"GCS high", "HR high"}, set(), {"MechVent on"}]
     assert icu2012(tmp_path, "a", normal_hours="drop").visit_times.tolist() == [0, 30]
     facts = np.asarray(cohort.static_names)[cohort.static[0] > 0].tolist()
-    assert facts == ["age from 45", "female", "surgical", "BMI from 25"]  # with the first weight, not a later one
+    assert facts == [
+        "age from 45",
+        "female",
+        "surgical",
+        "BMI from 25",
+    ]  # with the first weight, not a later one
     assert cohort.labels.tolist() == [1]
     assert cohort.patient_ids.tolist() == [700001]
 
@@ -109,8 +122,14 @@ def test_modes_are_vital_signs_and_laboratory_values(prepared):
     ("harm", "sentence"),
     [
         (lambda f: (f / "Outcomes-a.txt").unlink(), r"has no Outcomes-a\.txt: download it"),
-        (lambda f: (f / "Outcomes-a.txt").write_text("RecordID,Survival\n700001,1\n"), "no columns RecordID and"),
-        (lambda f: (f / "Outcomes-a.txt").write_text("RecordID,In-hospital_death\n7,1\n"), "lacks stays of set-a"),
+        (
+            lambda f: (f / "Outcomes-a.txt").write_text("RecordID,Survival\n700001,1\n"),
+            "no columns RecordID and",
+        ),
+        (
+            lambda f: (f / "Outcomes-a.txt").write_text("RecordID,In-hospital_death\n7,1\n"),
+            "lacks stays of set-a",
+        ),
         (lambda f: (f / "set-a" / "x.txt").write_text(STAY), "some have no RecordID, or share one"),
         (lambda f: (f / "set-a" / "x.txt").write_text("Time,Parameter,Value\n"), "some have no RecordID"),
         (lambda f: (f / "set-a" / "700001.txt").write_text(STAY + "soon,HR,70\n"), "not hours and minutes"),

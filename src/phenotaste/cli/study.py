@@ -1,4 +1,4 @@
-"""`phenotaste study`: run one of the paper's experiments."""
+"""`phenotaste study`: run one of the paper's experiments, or a comparison of all methods."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -98,10 +98,10 @@ def study(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Run one of the paper's experiments on simulated or public data.
+    """Run one of the paper's experiments, or a comparison of all methods, on simulated or public data.
 
-    Writes results.csv, summary.csv, a figure and a page that compares the measurements with the paper. Each finished
-    part is written at once: --resume continues an interrupted run.
+    Writes results.csv, summary.csv, a figure and a page about the measurements. Each finished part is written at
+    once: --resume continues an interrupted run.
 
     Example:
 
