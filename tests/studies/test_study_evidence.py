@@ -70,6 +70,7 @@ def test_a_method_that_is_not_installed_is_no_cell(monkeypatch):
         (Options(data="x", methods="nnmf"), "The method 'nnmf' does not exist: choose among taste"),
         (Options(data="x", ranks="five"), "ranks='five' must be integers separated by commas"),
         (Options(data="x", ranks="0"), "must be an integer of at least 1"),
+        (Options(data="x", methods="raw"), "None of the methods has phenotypes"),
     ],
 )
 def test_wrong_options_are_reported(options, sentence):
@@ -276,8 +277,7 @@ def test_numbers_on_the_page_are_those_of_the_results(tmp_path):
     assert "(of all 14 %)" in text
     assert "| 10 | GCS low 1.00; HR high 0.50 | 0.90 | – |" in text
     assert "GRU and CNTF may take hours" in text
-    assert "Not run: " in text
-    assert "Limestone" in text.split("Not run: ")[1].split("\n")[0]
+    assert "Limestone" in text.split("Not run (not chosen, or not in this version): ")[1].split("\n")[0]
     assert "wget -P icu2012 https://physionet.org/files/challenge-2012/" in text
 
 

@@ -55,7 +55,7 @@ def cells(options: Options) -> list[Cell]:
     if options.synpuf is not None:
         drawn = QUICK_PATIENTS if options.quick else None
         found += evidence.cells(options, SYNPUF, drawn, kinds=False, sets=False)
-    return found
+    return evidence.checked(found)
 
 
 def cost(cell: Cell) -> float:

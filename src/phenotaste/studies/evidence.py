@@ -41,7 +41,7 @@ KEYS = ["cohort", "method", "rank", "sets"]
 MEASURES, PHENOTYPE = "measures", "phenotype"  # kinds of rows
 EPOCHS, ITERATIONS = 10, 10  # of networks: enough for an orientation
 # Rough durations relative to NMF of patients, for the estimate of the time left.
-COSTS = {"taste": 8.0, "taste-paper": 2.0, "boosting": 3.0, "gru": 200.0, "cntf": 300.0}
+COSTS = {"taste": 20.0, "taste-paper": 20.0, "nmf-kl": 6.0, "boosting": 3.0, "gru": 200.0, "cntf": 300.0}
 COSTS |= dict.fromkeys(("copa", "copa-plus", "copa-static", "spartan", "cohen-plus"), 3.0)
 COSTS |= dict.fromkeys(("limestone", "marble", "granite", "sustain", "cp"), 6.0)
 
@@ -83,6 +83,15 @@ def cells(options: Options, cohort: str, patients: int | None, *, kinds: bool, s
         for name in chosen_methods(options, kinds)
         if METHODS[name].ranked or rank == ranks(options)[0]
     ]
+
+
+def checked(found: list[Cell]) -> list[Cell]:
+    """The cells; refuse a choice of methods that leaves nothing to replicate."""
+    if not any(has_phenotypes(cell) for cell in found):
+        raise InputError(
+            "None of the methods has phenotypes, is installed and suits the data: name one that does, as taste."
+        )
+    return found
 
 
 def ranks(options: Options) -> tuple[int, ...]:

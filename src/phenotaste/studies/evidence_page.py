@@ -93,12 +93,13 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame", about: Abouts) -> "Fi
     rows = table[table["sets"] == HALF]
     cohorts = list(dict.fromkeys(rows["cohort"]))
     ranks = sorted(rows["rank"].dropna().unique())
+    centre = float(rows["v_cosine_mean"].agg(["min", "max"]).mean())
     width, height = max(3.1 * len(ranks) + 0.5, 6.4), 3.3 * len(cohorts) + 1.3
     drawn, axes = new_grid(len(cohorts), len(ranks), width, height, sharex=True, sharey="row")
     for line, cohort in zip(axes, cohorts, strict=True):
         part = rows[rows["cohort"] == cohort]
         for axis, rank in zip(line, ranks, strict=True):
-            draw_panel(axis, part[part["rank"] == rank], classifiers_of(part))
+            draw_panel(axis, part[part["rank"] == rank], classifiers_of(part), centre)
             title = f"{cohort}, {rank:g} phenotypes" if len(cohorts) > 1 else f"{rank:g} phenotypes"
             set_labels(axis, title)
         set_labels(line[0], y=f"AUC of {about[cohort].outcome}, mean ± sd")
@@ -108,7 +109,8 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame", about: Abouts) -> "Fi
     return drawn
 
 
-def draw_panel(axis: "Axes", rows: "pd.DataFrame", classifiers: "pd.DataFrame") -> None:
+def draw_panel(axis: "Axes", rows: "pd.DataFrame", classifiers: "pd.DataFrame", centre: float) -> None:
+    """Draw the methods; the label of TASTE is on the side of the centre, so that it stays within the panel."""
     from matplotlib.patheffects import withStroke
 
     for number, row in enumerate(records(classifiers)):
@@ -130,8 +132,9 @@ def draw_panel(axis: "Axes", rows: "pd.DataFrame", classifiers: "pd.DataFrame") 
             axis.annotate(
                 "TASTE",
                 (x, y),
-                xytext=(7, 7),
+                xytext=(-8 if x > centre else 8, 7),
                 textcoords="offset points",
+                horizontalalignment="right" if x > centre else "left",
                 fontsize=LABEL_SIZE,
                 fontweight="bold",
                 color=BLUE,
@@ -406,7 +409,9 @@ def left_out(rows: "pd.DataFrame", about: About) -> str:
             f"{joined(networks)} may take hours on a processor, and are left out unless `--methods` names them."
         )
     if missing:
-        sentences.append(f"Not run: {joined([label(name) for name in missing])}.")
+        sentences.append(
+            f"Not run (not chosen, or not in this version): {joined([label(name) for name in missing])}."
+        )
     cohort = str(rows["cohort"].iloc[0])
     return f"*{capital(cohort)}.* {' '.join(sentences)}" if sentences else ""
 

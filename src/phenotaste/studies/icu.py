@@ -57,7 +57,7 @@ def cells(options: Options) -> list[Cell]:
             "and give their folder as data (--data DIR)."
         )
     patients = QUICK_STAYS if options.quick else None
-    return evidence.cells(options, COHORT, patients, kinds=True, sets=True)
+    return evidence.checked(evidence.cells(options, COHORT, patients, kinds=True, sets=True))
 
 
 def cost(cell: Cell) -> float:
