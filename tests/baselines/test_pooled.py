@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from scipy.optimize import minimize, nnls
 from scipy.special import psi
 
@@ -108,6 +109,8 @@ def test_lda_scores_are_the_expected_counts():
         model.V_, (model.topic_counts_ / np.linalg.norm(model.topic_counts_, axis=1)[:, None]).T
     )
     assert not expected_counts(Visits(c.visits, c.offsets).sums()[:0], model.topic_counts_).size
+    for rank in range(2, 9):  # 1/R is rounded
+        assert not expected_counts(sparse.csr_array((1, 4)), np.ones((rank, 4))).any()
 
 
 @pytest.mark.parametrize("rank", [2, 3, 9])
