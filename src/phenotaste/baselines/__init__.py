@@ -7,10 +7,13 @@ if TYPE_CHECKING:
     from phenotaste.baselines.cntf import CNTF
     from phenotaste.baselines.cohen_plus import CohenPlus
     from phenotaste.baselines.copa import Copa, CopaPlus, CopaStatic
+    from phenotaste.baselines.gradient_boosting import RawGradientBoosting
     from phenotaste.baselines.gru_classifier import GRUClassifier
-    from phenotaste.baselines.nmf import PatientNMF
+    from phenotaste.baselines.lda import PatientLDA
+    from phenotaste.baselines.nmf import PatientNMF, VisitNMF
     from phenotaste.baselines.raw_logistic import RawLogistic
     from phenotaste.baselines.spartan import Spartan
+    from phenotaste.baselines.svd import PatientSVD
 
 _MODULES = {
     "CNTF": "cntf",
@@ -19,9 +22,13 @@ _MODULES = {
     "CopaPlus": "copa",
     "CopaStatic": "copa",
     "GRUClassifier": "gru_classifier",
+    "PatientLDA": "lda",
     "PatientNMF": "nmf",
+    "PatientSVD": "svd",
+    "RawGradientBoosting": "gradient_boosting",
     "RawLogistic": "raw_logistic",
     "Spartan": "spartan",
+    "VisitNMF": "nmf",
 }
 __all__ = [
     "CNTF",
@@ -30,9 +37,13 @@ __all__ = [
     "CopaPlus",
     "CopaStatic",
     "GRUClassifier",
+    "PatientLDA",
     "PatientNMF",
+    "PatientSVD",
+    "RawGradientBoosting",
     "RawLogistic",
     "Spartan",
+    "VisitNMF",
 ]
 
 
