@@ -7,10 +7,13 @@ if TYPE_CHECKING:
     from phenotaste.baselines.cntf import CNTF
     from phenotaste.baselines.cohen_plus import CohenPlus
     from phenotaste.baselines.copa import Copa, CopaPlus, CopaStatic
+    from phenotaste.baselines.granite import Granite
     from phenotaste.baselines.gru_classifier import GRUClassifier
     from phenotaste.baselines.nmf import PatientNMF
+    from phenotaste.baselines.nonnegative_cp import NonnegativeCP
     from phenotaste.baselines.raw_logistic import RawLogistic
     from phenotaste.baselines.spartan import Spartan
+    from phenotaste.baselines.sustain import SUSTain
 
 _MODULES = {
     "CNTF": "cntf",
@@ -19,8 +22,11 @@ _MODULES = {
     "CopaPlus": "copa",
     "CopaStatic": "copa",
     "GRUClassifier": "gru_classifier",
+    "Granite": "granite",
+    "NonnegativeCP": "nonnegative_cp",
     "PatientNMF": "nmf",
     "RawLogistic": "raw_logistic",
+    "SUSTain": "sustain",
     "Spartan": "spartan",
 }
 __all__ = [
@@ -30,8 +36,11 @@ __all__ = [
     "CopaPlus",
     "CopaStatic",
     "GRUClassifier",
+    "Granite",
+    "NonnegativeCP",
     "PatientNMF",
     "RawLogistic",
+    "SUSTain",
     "Spartan",
 ]
 
