@@ -72,11 +72,12 @@ def update_factor(
     counts: Counts, factors: Factors, mode: int, penalty: Penalty, length: float
 ) -> tuple[Factors, float, float]:
     """One projected gradient step of A or B; returns its length and −Σ x log m plus the penalty of this factor."""
-    F, sizes = factors[mode], factors.W.sum(axis=0)
+    F = factors[mode]
     ratios = np.zeros(F.shape)
     value, slope = angular(F, penalty.limit)
     old = penalty.weight * value - log_likelihood(counts, factors, mode, ratios)
     gradient = penalty.weight * slope - ratios
+    sizes = np.sum(F * ratios, axis=0)  # expected counts of each phenotype
     live = sizes > 0  # a phenotype that no patient has keeps its definition
     metric = np.maximum(F, SMALL / len(F)) / np.where(live, sizes, np.inf)
     length = min(1.0, 2.0 * length)

@@ -5,7 +5,7 @@ from scipy.optimize import brentq, nnls
 
 from phenotaste.core.cp.counts import Counts, Factors
 from phenotaste.core.cp.granite import Penalty
-from phenotaste.core.cp.sustain import SCALES, TIE
+from phenotaste.core.cp.sustain import TIE, peak_levels
 from phenotaste.core.records import Array
 
 
@@ -49,7 +49,7 @@ def best_integers(target: Array, scale: float, bound: int) -> tuple[Array, float
     """For each candidate of the scale the nearest integers by trying all, then the scale by least squares."""
     best, best_error, best_scale = np.zeros_like(target), np.sum(target**2), 0.0
     integers = np.arange(bound + 1.0)
-    for candidate in (scale, *(target.max() / bound * 2.0 ** (-np.arange(SCALES) / 2.0))):
+    for candidate in (scale, *(target.max() / peak_levels(bound))):
         if candidate <= 0:
             continue
         f = np.array([integers[np.argmin((t - candidate * integers) ** 2)] for t in target])
@@ -130,5 +130,5 @@ def onto_simplex(y: Array, metric: Array) -> Array:
     def excess(tau: float) -> float:
         return float(np.sum(np.maximum(y - tau * metric, 0.0)) - 1.0)
 
-    low, high = np.min((y - 1.0) / metric), np.max(y / metric)
+    low, high = np.min((y - 2.0) / metric), np.max(y / metric)
     return np.maximum(y - brentq(excess, low, high, xtol=1e-14) * metric, 0.0)

@@ -20,7 +20,8 @@ from phenotaste.core.loop import Outcome
 from phenotaste.core.records import Array
 
 REAL_ITERATIONS = 20  # of the real-valued factorisation that is rounded to start with
-SCALES = 8  # candidates of a column's scale, besides the last one
+LEVELS = 10  # integers that the largest entry of a column is tried at
+CLIPPED = 2.0 ** (np.arange(1, 8) / 2.0)  # and multiples of the bound, at which it is clipped
 TIE = 1e-9  # an integer is only replaced by one that is nearer by this, so that rounding errors cannot alternate
 
 
@@ -76,14 +77,14 @@ def update_column(product: Array, gram: Array, F: Array, scales: Array, r: int, 
 def best_integers(target: Array, scale: float, bound: int) -> tuple[Array, float]:
     """Integers f and λ with a small ‖t − λ f‖², never larger than with the best f for `scale`.
 
-    Scales from the largest t down to a fraction of it are tried besides `scale`: where few entries are large, dividing
-    by the largest would round all others to zero. λ is 0 if the best f is.
+    Other scales are tried too: rounding has many local minima, in particular where few entries are large and dividing
+    by the largest rounds all others to zero. λ is 0 if the best f is.
     """
     peak = float(target.max(initial=0.0))
     if not peak > 0:
         return np.zeros_like(target), 0.0
     best, best_gain, best_scale = np.zeros_like(target), 0.0, 0.0
-    for candidate in (scale, *(peak / bound * 2.0 ** (-np.arange(SCALES) / 2.0))):
+    for candidate in (scale, *(peak / peak_levels(bound))):
         if not candidate > 0:
             continue
         f = np.clip(np.floor(target / candidate + 0.5), 0.0, bound)
@@ -91,6 +92,11 @@ def best_integers(target: Array, scale: float, bound: int) -> tuple[Array, float
         if norm > 0 and inner * inner / norm > best_gain:  # the error is ‖t‖² minus this
             best, best_gain, best_scale = f, inner * inner / norm, inner / norm
     return best, best_scale
+
+
+def peak_levels(bound: int) -> Array:
+    """Values of t/λ at the largest t."""
+    return np.concatenate([np.linspace(1.0, bound, min(bound, LEVELS)), bound * CLIPPED])
 
 
 def project(counts: Counts, model: IntegerFactors, bound: int) -> Array:
