@@ -281,10 +281,15 @@ def mean_cosine(F):
     return (unit.T @ unit)[~np.eye(F.shape[1], dtype=bool)].mean()
 
 
-def test_the_penalty_makes_phenotypes_more_distinct():
+def overlapping():
+    """Counts of three phenotypes that share half of their codes."""
     truth = planted(3)
     shared = Factors(truth.W, *(0.5 * F + 0.5 * F.mean(axis=1, keepdims=True) for F in truth[1:]))
-    T = np.random.default_rng(0).poisson(reference.model_tensor(shared)).astype(float)
+    return np.random.default_rng(0).poisson(reference.model_tensor(shared)).astype(float)
+
+
+def test_the_penalty_makes_phenotypes_more_distinct():
+    T = overlapping()
     cosines = []
     for weight in (0.0, 0.1, 1.0):
         penalty = granite.Penalty(weight * T.sum(), 0.3)
@@ -294,6 +299,16 @@ def test_the_penalty_makes_phenotypes_more_distinct():
     assert cosines[1] < cosines[0] - 0.05
     assert cosines[2] < cosines[0] - 0.1
     assert cosines[2] < cosines[1]
+
+
+def test_steps_that_would_increase_the_objective_are_shortened():
+    T = overlapping()
+    penalty = granite.Penalty(100 * T.sum(), 0.0)
+    factors = granite_start(T, 3)
+    _, length, _ = granite.update_factor(counts_of(T), factors, 1, penalty, 1.0)
+    assert 0 < length < 1
+    _, losses, _ = granite.fit(counts_of(T), factors, penalty, 30, 0.0)
+    assert falls(losses, T)
 
 
 def test_granite_recovers_a_planted_tensor():
