@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from phenotaste.baselines.cohen_plus import CohenPlus
     from phenotaste.baselines.copa import Copa, CopaPlus, CopaStatic
     from phenotaste.baselines.gru_classifier import GRUClassifier
+    from phenotaste.baselines.limestone import Limestone
+    from phenotaste.baselines.marble import Marble
     from phenotaste.baselines.nmf import PatientNMF
     from phenotaste.baselines.raw_logistic import RawLogistic
     from phenotaste.baselines.spartan import Spartan
@@ -19,6 +21,8 @@ _MODULES = {
     "CopaPlus": "copa",
     "CopaStatic": "copa",
     "GRUClassifier": "gru_classifier",
+    "Limestone": "limestone",
+    "Marble": "marble",
     "PatientNMF": "nmf",
     "RawLogistic": "raw_logistic",
     "Spartan": "spartan",
@@ -30,6 +34,8 @@ __all__ = [
     "CopaPlus",
     "CopaStatic",
     "GRUClassifier",
+    "Limestone",
+    "Marble",
     "PatientNMF",
     "RawLogistic",
     "Spartan",

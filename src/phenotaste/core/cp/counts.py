@@ -72,7 +72,9 @@ def block_edges(starts: Array, size: int) -> Array:
     return np.array(edges, np.int64)
 
 
-def count_block(A: sparse.csr_array, B: sparse.csr_array, offsets: Array) -> tuple[Array, Array, Array, Array]:
+def count_block(
+    A: sparse.csr_array, B: sparse.csr_array, offsets: Array
+) -> tuple[Array, Array, Array, Array]:
     """Values, a, b and the number of non-zeros of each of the patients with these offsets."""
     rows = slice(int(offsets[0]), int(offsets[-1]))
     of_a = A[rows]
