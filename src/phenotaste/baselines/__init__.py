@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from phenotaste.baselines.copa import Copa, CopaPlus, CopaStatic
     from phenotaste.baselines.granite import Granite
     from phenotaste.baselines.gru_classifier import GRUClassifier
+    from phenotaste.baselines.limestone import Limestone
+    from phenotaste.baselines.marble import Marble
     from phenotaste.baselines.nmf import PatientNMF
     from phenotaste.baselines.nonnegative_cp import NonnegativeCP
     from phenotaste.baselines.raw_logistic import RawLogistic
@@ -23,6 +25,8 @@ _MODULES = {
     "CopaStatic": "copa",
     "GRUClassifier": "gru_classifier",
     "Granite": "granite",
+    "Limestone": "limestone",
+    "Marble": "marble",
     "NonnegativeCP": "nonnegative_cp",
     "PatientNMF": "nmf",
     "RawLogistic": "raw_logistic",
@@ -37,6 +41,8 @@ __all__ = [
     "CopaStatic",
     "GRUClassifier",
     "Granite",
+    "Limestone",
+    "Marble",
     "NonnegativeCP",
     "PatientNMF",
     "RawLogistic",

@@ -6,7 +6,7 @@ import numpy as np
 
 from phenotaste.baselines._tensor import DEFAULT_MODES, TensorFit, TensorModel
 from phenotaste.core.cp import granite
-from phenotaste.core.cp.counts import Counts
+from phenotaste.core.cp.counts import Counts, Factors
 from phenotaste.core.records import Array
 from phenotaste.validation import check_number
 
@@ -81,7 +81,13 @@ class Granite(TensorModel):
     def _fit_counts(self, counts: Counts, rng: np.random.Generator) -> TensorFit:
         start = granite.random_start(counts, self.rank, rng)
         penalty = granite.Penalty(self.diversity * float(counts.values.sum()), self.max_cosine)
-        return TensorFit(*granite.fit(counts, start, penalty, self.max_iter, self.tol))
+        (_, A, B), losses, outcome = granite.fit(counts, start, penalty, self.max_iter, self.tol)
+        return TensorFit(Factors(maximum_likelihood(counts, A, B), A, B), losses, outcome)
 
     def _score_counts(self, counts: Counts) -> Array:
-        return granite.project(counts, self.A_, self.B_, PROJECTION_STEPS, PROJECTION_TOL)
+        return maximum_likelihood(counts, self.A_, self.B_)
+
+
+def maximum_likelihood(counts: Counts, A: Array, B: Array) -> Array:
+    """The scores of patients, converged."""
+    return granite.project(counts, A, B, PROJECTION_STEPS, PROJECTION_TOL)

@@ -60,7 +60,8 @@ class NonnegativeCP(TensorModel):
 
     def _fit_counts(self, counts: Counts, rng: np.random.Generator) -> TensorFit:
         start = nonnegative.random_start(counts.shape, self.rank, rng)
-        return TensorFit(*nonnegative.fit(counts, start, self.max_iter, self.tol))
+        factors, losses, outcome = nonnegative.fit(counts, start, self.max_iter, self.tol)
+        return TensorFit(factors._replace(W=nonnegative.project(counts, factors)), losses, outcome)
 
     def _score_counts(self, counts: Counts) -> Array:
         return nonnegative.project(counts, Factors(np.zeros((0, self.rank)), self.A_, self.B_))
