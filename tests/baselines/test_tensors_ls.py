@@ -13,7 +13,7 @@ from phenotaste import Cohort, InputError, baselines, metrics, simulate
 METHODS = {
     "NonnegativeCP": lambda **more: baselines.NonnegativeCP(3, **{"n_init": 1, "random_state": 0, **more}),
     "SUSTain": lambda **more: baselines.SUSTain(3, **{"n_init": 1, "random_state": 0, **more}),
-    "Granite": lambda **more: baselines.Granite(3, **{"n_init": 1, "random_state": 0, "tol": 1e-4, **more}),
+    "Granite": lambda **more: baselines.Granite(3, **{"n_init": 1, "random_state": 0, **more}),
 }
 method = pytest.mark.parametrize("name", METHODS)
 

@@ -62,7 +62,7 @@ class Granite(TensorModel):
         max_cosine: float = 0.3,
         n_init: int = 4,
         max_iter: int = 500,
-        tol: float = 1e-5,
+        tol: float = 1e-4,
         random_state: Any = None,
     ) -> None:
         self.rank = rank
