@@ -24,8 +24,9 @@ from phenotaste.core.cp.counts import Factors
 from phenotaste.core.loop import Outcome
 
 MIN_BIAS = 1e-6  # of an entry of the bias, as a part of the mean entry: it is strictly positive
-WARM_UP = 5  # iterations without a bias that the signal starts from; from random entries a bias often takes a phenotype
+WARM_UP = 20  # iterations without a bias at first; from random entries a bias often takes a phenotype
 START_SHARE = 0.5  # of the counts of each patient in the first bias
+NO_LOSS = 1e-9  # divergences below this part of the counts are rounding
 GROWN = 0.999  # a threshold of this part of the final one is replaced by the final one
 
 
@@ -75,7 +76,7 @@ def fit(passes: Passes, start: Factors, threshold: float, options: AprOptions) -
             outcome = Outcome.NOT_FINITE
         elif grown == 1.0 and (updates == 0 or settled(losses, options.loss_tol)):
             outcome = Outcome.CONVERGED
-        grown = next_grown(grown, losses)
+        grown = next_grown(grown, losses, NO_LOSS * passes.counts.values.sum())
     W, A, B = unpadded(factors, weights, start)
     for factor in (A, B):
         factor[:, :R] = zero_small(factor[:, :R], threshold)
@@ -102,10 +103,10 @@ def update_bias(passes: Passes, factors: Factors, mode: int, R: int, n: int, opt
     return updates
 
 
-def next_grown(grown: float, losses: list[float]) -> float:
-    """The part of the final threshold in the next iteration: the closer to 1, the less the divergence changes."""
+def next_grown(grown: float, losses: list[float], no_loss: float) -> float:
+    """The part of the final threshold in the next iteration: the less the divergence changes, the closer to 1."""
     if len(losses) < 2:
         return 0.0
-    settled = 1.0 - min(1.0, abs(losses[-2] - losses[-1]) / max(abs(losses[-2]), 1e-300))
-    grown = max(grown, 0.5 * grown + 0.5 * settled)
+    still = 1.0 - min(1.0, abs(losses[-2] - losses[-1]) / max(losses[-2], no_loss))
+    grown = max(grown, 0.5 * grown + 0.5 * still)
     return 1.0 if grown > GROWN else grown

@@ -1,8 +1,9 @@
-"""CP-APR and the projection of patients in plain NumPy on dense tensors, which the compiled versions must match."""
+"""CP-APR, the same with a bias, and projection in plain NumPy on dense tensors, which the fast versions must match."""
 
 import numpy as np
 
 from phenotaste.core.cp.apr import MIN_MEAN, AprOptions
+from phenotaste.core.cp.bias import GROWN, MIN_BIAS, NO_LOSS
 from phenotaste.core.cp.counts import Counts, Factors
 from phenotaste.core.records import Array
 
@@ -61,6 +62,51 @@ def cp_apr(X: Array, start: Factors, options: AprOptions) -> tuple[Factors, list
         if converged:
             break
     return result, losses
+
+
+def cp_apr_bias(
+    X: Array, start: Factors, threshold: float, options: AprOptions
+) -> tuple[Factors, list[float]]:
+    """CP-APR with a bias in the last column and a threshold that grows; as `bias.fit`, without its stop rule."""
+    factors = [factor / column_sums(factor) for factor in start]
+    weights = np.prod([factor.sum(axis=0) for factor in start], axis=0)
+    losses: list[float] = []
+    grown = 0.0
+    for _ in range(options.max_iter):
+        for mode in range(3):
+            F = factors[mode] = factors[mode] * weights
+            for columns in (slice(None, -1), slice(-1, None)):
+                for _ in range(options.max_inner):
+                    share = multipliers(X, Factors(*factors), mode, options.epsilon)[:, columns]
+                    gap = np.abs(np.minimum(F[:, columns], 1.0 - share))
+                    if columns == slice(None, -1):
+                        gap = gap[F[:, columns] > 0]  # zeros remain zero
+                    if gap.max(initial=0.0) < options.tol:
+                        break
+                    F[:, columns] *= share
+                if columns == slice(None, -1) and mode > 0:
+                    F[:, columns] = without_small(F[:, columns], grown * threshold) * F[:, columns].sum(
+                        axis=0
+                    )
+            F[:, -1] = np.maximum(F[:, -1], MIN_BIAS * F[:, -1].mean())
+            weights = F.sum(axis=0)
+            factors[mode] = F / column_sums(F)
+        W, A, B = factors[0] * weights, factors[1], factors[2]
+        losses.append(divergence(X, Factors(W, A, B)))
+        if len(losses) > 1:
+            still = 1.0 - min(1.0, abs(losses[-2] - losses[-1]) / max(losses[-2], NO_LOSS * X.sum()))
+            grown = max(grown, 0.5 * grown + 0.5 * still)
+            grown = 1.0 if grown > GROWN else grown
+    for F in (A, B):
+        F[:, :-1] = without_small(F[:, :-1], threshold)
+    return Factors(W, A, B), losses
+
+
+def without_small(factor: Array, threshold: float) -> Array:
+    """Columns that sum to one, without entries below the threshold; the largest entry of a column remains."""
+    factor = factor / column_sums(factor)
+    factor = factor * ((factor >= threshold) | (factor == factor.max(axis=0)))
+    return factor / column_sums(factor)
 
 
 def column_sums(factor: Array) -> Array:
