@@ -214,7 +214,8 @@ class Pooled(PhenotypeModel):
             return self._without_data(visits.X.shape[1])
         seeds = check_random_state(self.random_state).randint(2**31, size=self.n_init)
         with one_blas_thread():
-            starts = [self._find(visits, np.random.default_rng(seed)) for seed in seeds]
+            data = self._prepared(visits)
+            starts = [self._find(data, np.random.default_rng(seed)) for seed in seeds]
         return min(starts, key=lambda found: found.losses[-1])
 
     def _selected(self, cohort: Cohort, known: Array) -> tuple[sparse.csr_array, Array]:
@@ -223,8 +224,12 @@ class Pooled(PhenotypeModel):
         rows = np.repeat(known, counts)
         return sparse.csr_array(cohort.visits[rows]), np.concatenate([[0], np.cumsum(counts[known])])
 
-    def _find(self, visits: Visits, rng: np.random.Generator) -> Found:
-        """One start; every patient has a history."""
+    def _prepared(self, visits: Visits) -> Any:
+        """What `_find` receives: the visits, or what all starts compute of them."""
+        return visits
+
+    def _find(self, data: Any, rng: np.random.Generator) -> Found:
+        """One start on what `_prepared` returns; every patient has a history."""
         raise NotImplementedError
 
     def _scores(self, visits: Visits) -> Array:
