@@ -141,9 +141,13 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
                 "some phenotypes will repeat each other.",
                 stacklevel=4,
             )
+        self._check_names(cohort)
         aligned = align(cohort, columns_of(cohort), self._allocator())
         self._check_sizes(aligned)
         return aligned
+
+    def _check_names(self, cohort: Cohort) -> None:
+        """Refuse a cohort without the features that the settings name."""
 
     def _check_sizes(self, aligned: Aligned) -> None:
         """Refuse data whose sums of squares would overflow or vanish."""

@@ -14,6 +14,7 @@ from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate, Suppressed, printable, rounding_key
 from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.report.names import has_date
+from phenotaste.storage.encoding import json_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +91,20 @@ class Comparison:
         from phenotaste.comparison import figures
 
         return figures.draw(self, what)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table as a list of records, for JSON, without times and memory.
+
+        Examples
+        --------
+        >>> from phenotaste import comparison, simulate
+        >>> cohort, truth = simulate.heart_failure(n_patients=300)
+        >>> result = comparison.compare(cohort, ["spartan", "nmf"], ranks=3, halves=1, starts=1, splits=0, jobs=1)
+        >>> [(row["method"], row["rank"]) for row in result.as_dict()["table"]]
+        [('spartan', 3), ('nmf', 3)]
+        """
+        table = self.table.drop(columns=[name for name in COSTS if name in self.table])
+        return {"patients": self.n_patients, "table": json_value(table.to_dict("records"))}
 
     def save(self, folder: ComparisonFolder) -> None:
         """Write tables, figures and a page to the folder of the finished fits."""
