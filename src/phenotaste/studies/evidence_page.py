@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 TASTE, PLAIN = "taste", "nmf"
 PHENOTYPES_RANK = 10
+HIGHEST = 1.01  # on the axis of cosines: bars of one standard deviation may be longer
 EQUAL = 1e-9  # means that differ by no more are tied
 
 
@@ -105,6 +106,8 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame", about: Abouts) -> "Fi
         set_labels(line[0], y=f"AUC of {about[cohort].outcome}, mean ± sd")
     for axis in axes[-1]:
         set_labels(axis, x="replication of V: cosine, mean ± sd")
+    axes[0, 0].set_xlim(right=min(axes[0, 0].get_xlim()[1], HIGHEST))
+    axes[0, 0].locator_params(axis="x", nbins=5)
     legend_by_family(drawn, axes.flat)
     return drawn
 
@@ -465,7 +468,7 @@ def courses(table: "pd.DataFrame", about: About) -> list[str]:
     halves = table[(table["sets"] == HALF) & table["rank"].notna()]
     rank = shown_rank(halves)
     lines = []
-    for row in records(halves[halves["rank"] == rank]):
+    for row in sorted(records(halves[halves["rank"] == rank]), key=place):
         figures = [
             "–" if row[f"{name}_mean"] != row[f"{name}_mean"] else f"{row[f'{name}_mean']:.3f}"
             for name in ("cpi", "rmse", "held_out_error")
@@ -491,6 +494,11 @@ def rank_table(rows: "pd.DataFrame", entry: Callable[[Row], str]) -> str:
         for method in in_order(rows["method"])
     ]
     return markdown(lines, ["", *[f"R = {rank:g}" for rank in ranks]])
+
+
+def place(row: Row) -> int:
+    """The place of a row's method in the order in which methods are shown."""
+    return [*METHODS, row["method"]].index(row["method"])
 
 
 def records(rows: "pd.DataFrame") -> list[Row]:
