@@ -41,9 +41,17 @@ KEYS = ["cohort", "method", "rank", "sets"]
 MEASURES, PHENOTYPE = "measures", "phenotype"  # kinds of rows
 EPOCHS, ITERATIONS = 10, 10  # of networks: enough for an orientation
 # Rough durations relative to NMF of patients, for the estimate of the time left.
-COSTS = {"taste": 20.0, "taste-paper": 20.0, "nmf-kl": 6.0, "boosting": 3.0, "gru": 200.0, "cntf": 300.0}
-COSTS |= dict.fromkeys(("copa", "copa-plus", "copa-static", "spartan", "cohen-plus"), 3.0)
-COSTS |= dict.fromkeys(("limestone", "marble", "granite", "sustain", "cp"), 6.0)
+COSTS = {"taste": 20.0, "taste-paper": 25.0, "nmf-kl": 7.0, "visit-nmf": 5.0, "lda": 18.0, "boosting": 1.5}
+COSTS |= dict.fromkeys(("copa", "copa-plus", "copa-static", "spartan"), 3.0) | {"cohen-plus": 5.0}
+COSTS |= {
+    "limestone": 12.0,
+    "marble": 25.0,
+    "granite": 8.0,
+    "sustain": 1.5,
+    "cp": 2.0,
+    "gru": 200.0,
+    "cntf": 300.0,
+}
 
 
 class Sides(NamedTuple):
