@@ -236,6 +236,16 @@ def test_a_bias_keeps_features_that_no_patient_has_positive():
     assert min(factor[:, 2].min() for factor in found) > 0
 
 
+def test_entries_that_became_zero_do_not_keep_a_fit_from_ending():
+    X, _ = planted(np.random.default_rng(9), n_patients=60)
+    passes, options = Passes(counts_of(X)), AprOptions(max_iter=300, tol=0.05)
+    start = bias.warm_start(passes, 3, options, np.random.default_rng(0))
+    found = bias.fit(passes, start, 0.15, options)
+    assert found.outcome == "converged"
+    multipliers = reference.multipliers(X, found.factors, 1, 1e-10)[:, :3]
+    assert (multipliers[found.factors.A[:, :3] == 0] > 1.05).any()  # the threshold alone keeps it at zero
+
+
 def test_small_entries_become_zero_and_the_largest_remains():
     factor = np.array([[0.5, 0.3, 0.0], [0.46, 0.4, 0.0], [0.04, 0.3, 0.0]])
     np.testing.assert_allclose(zero_small(factor, 0.05)[:, 0], [0.5 / 0.96, 0.46 / 0.96, 0.0])
