@@ -84,7 +84,7 @@ def settings_of(model: Any) -> dict[str, Any]:
     settings = {
         name: json_value(value) for name, value in model.get_params().items() if name not in NOT_SAVED
     }
-    if not isinstance(settings["random_state"], int):
+    if not isinstance(settings.get("random_state", 0), int):
         settings["random_state"] = None
     return settings
 

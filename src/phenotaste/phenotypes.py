@@ -28,7 +28,8 @@ def definitions(
 ) -> "pd.DataFrame":
     """Return one row for each feature of weight at least `min_weight`, `top` of each kind, in descending order.
 
-    Weights are relative to the largest entry of the matrix, as in the paper's tables, or of each column.
+    Weights are relative to the largest entry of the matrix, as in the paper's tables, or of each column; negative ones
+    count by their absolute value.
     `rates` are those of static features in the cohort (P) and by phenotype (P × R), NaN where they are not told.
     `largest_entries` are those of the complete matrices if V and F are only parts of them.
     """
@@ -42,10 +43,11 @@ def definitions(
         for kind, factor, names in kinds:
             if factor is None or factor.size == 0:
                 continue
-            largest = matrix_largest[kind] if scale == "matrix" else factor[:, r].max()
-            largest = factor.max() if largest is None else largest
+            largest = matrix_largest[kind] if scale == "matrix" else np.abs(factor[:, r]).max()
+            largest = np.abs(factor).max() if largest is None else largest
             weight = scaled(factor[:, r], largest)
-            heaviest = np.argsort(-weight, kind="stable")[:top]
+            size = np.abs(weight)
+            heaviest = np.argsort(-size, kind="stable")[:top]
             known = rates if kind == "static" else (None, None)
             rows += [
                 (
@@ -56,7 +58,7 @@ def definitions(
                     *rates_of(known, j, r),
                 )
                 for j in heaviest.tolist()
-                if weight[j] >= min_weight and weight[j] > 0
+                if size[j] >= min_weight and size[j] > 0
             ]
     table = pd.DataFrame(rows, columns=["phenotype", "kind", "feature", "weight", "rate", "cohort_rate"])
     table["lift"] = table["rate"] / table["cohort_rate"].where(table["cohort_rate"] > 0)

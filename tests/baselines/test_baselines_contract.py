@@ -13,8 +13,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_score
 
 from helpers.cohorts import cohort
-from helpers.labelled import presence_effect, shuffled_columns
+from helpers.labelled import presence_effect, shuffled_columns, with_negatives
 from phenotaste import TASTE, Cohort, InputError, baselines, metrics
+from phenotaste.storage import tensors
 
 torch = pytest.importorskip("torch", reason="the recurrent baselines need the extra 'gpu'")
 torch.set_num_threads(1)
@@ -36,9 +37,27 @@ FACTORISATIONS = {
     "Copa smooth": lambda **more: baselines.Copa(3, smooth=True, l1=0.01, max_iter=8, random_state=0, **more),
     "CNTF": lambda **more: baselines.CNTF(3, max_iter=8, random_state=0, **RECURRENT, **more),
 }
+# Methods without courses; their scores are non-negative unless signed.
+POOLED = {
+    "PatientNMF": lambda **more: baselines.PatientNMF(3, n_init=2, random_state=0, **more),
+    "PatientNMF of counts": lambda **more: baselines.PatientNMF(
+        3, loss="kullback-leibler", n_init=2, random_state=0, **more
+    ),
+    "VisitNMF": lambda **more: baselines.VisitNMF(3, n_init=2, random_state=0, **more),
+    "VisitNMF of counts": lambda **more: baselines.VisitNMF(
+        3, loss="kullback-leibler", n_init=2, random_state=0, **more
+    ),
+    "PatientLDA": lambda **more: baselines.PatientLDA(3, random_state=0, **more),
+    "PatientSVD": lambda **more: baselines.PatientSVD(3, **more),
+}
+SIGNED = ("PatientSVD",)
 CLASSIFIERS = {
     "RawLogistic": lambda: baselines.RawLogistic(random_state=0),
     "RawLogistic without static": lambda: baselines.RawLogistic(static=False, random_state=0),
+    "RawGradientBoosting": lambda: baselines.RawGradientBoosting(random_state=0, max_iter=8),
+    "RawGradientBoosting without static": lambda: baselines.RawGradientBoosting(
+        static=False, min_samples_leaf=2, random_state=0, max_iter=8
+    ),
     "GRUClassifier": lambda: baselines.GRUClassifier(embedding_size=5, random_state=0, **RECURRENT),
     "CNTF with an LSTM": lambda: baselines.CNTF(3, max_iter=8, random_state=0, **RECURRENT),
     "CNTF with a lasso": lambda: baselines.CNTF(
@@ -56,6 +75,7 @@ FITTED = (
 )
 
 factorisation = pytest.mark.parametrize("name", FACTORISATIONS)
+pooled = pytest.mark.parametrize("name", POOLED)
 classifier = pytest.mark.parametrize("name", CLASSIFIERS)
 
 
@@ -67,13 +87,14 @@ def _quiet():
 
 
 def test_every_public_baseline_is_tested():
-    assert {name.split()[0] for name in [*FACTORISATIONS, *CLASSIFIERS]} - {"TASTE"} == set(baselines.__all__)
+    tested = {name.split()[0] for name in [*FACTORISATIONS, *POOLED, *CLASSIFIERS]}
+    assert tested - {"TASTE"} == set(baselines.__all__)
 
 
 # --- all estimators -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [*FACTORISATIONS.values(), *CLASSIFIERS.values()])
+@pytest.mark.parametrize("make", [*FACTORISATIONS.values(), *POOLED.values(), *CLASSIFIERS.values()])
 def test_scikit_learn_conventions(make):
     model = make()
     again = clone(model)
@@ -85,7 +106,7 @@ def test_scikit_learn_conventions(make):
     with pytest.raises(InputError, match="Cohort"):
         model.fit(np.ones((3, 2)), [0, 1, 0])
     docs = sys.modules[type(model).__module__].__doc__ + type(model).__doc__
-    assert re.search(r"(et al|Bro).*20\d\d", docs, re.DOTALL), "names its paper"
+    assert re.search(r"(et al|Bro|& [A-Z]).*(19|20)\d\d", docs, re.DOTALL), "names its paper"
 
 
 # --- factorisations ----------------------------------------------------------------------------------------
@@ -214,6 +235,124 @@ def test_bits_do_not_depend_on_n_jobs(name):
     one, three = (FACTORISATIONS[name](n_jobs=n).fit(c) for n in (1, 3))
     for attribute in ("V_", "W_", "U_", "loss_curve_"):
         np.testing.assert_array_equal(getattr(one, attribute), getattr(three, attribute))
+
+
+# --- methods without courses ---------------------------------------------------------------------------------
+
+
+@pooled
+def test_pooled_shapes_and_signs(name):
+    c = cohort(1, 14)  # with empty histories and visits
+    model = POOLED[name]().fit(c)
+    assert (model.V_.shape, model.W_.shape, model.F_) == ((7, 3), (14, 3), None)
+    for array in (model.V_, model.W_, model.loss_curve_):
+        assert np.isfinite(array).all()
+    np.testing.assert_allclose(np.linalg.norm(model.V_, axis=0), 1.0)
+    scores = model.transform(c)
+    assert scores.shape == (14, 3)
+    assert min(model.V_.min(), scores.min(), model.W_.min()) >= 0 or name in SIGNED
+    empty = np.array([c.visits[a:b].sum() == 0 for a, b in zip(c.offsets[:-1], c.offsets[1:], strict=True)])
+    assert empty.any()
+    np.testing.assert_array_equal(model.empty_history_, empty)
+    assert not scores[empty].any()
+    assert scores[~empty].any(axis=1).all()
+    assert (model.n_empty_, model.n_patients_, model.n_visits_) == (empty.sum(), 14, c.n_visits)
+    assert 1 <= model.n_iter_ <= model.get_params().get("max_iter", 1)
+    assert model.converged_ == (model.outcome_ == "converged")
+    assert set(model.phenotypes().phenotype) <= {1, 2, 3}
+
+
+@pooled
+def test_pooled_same_seed_same_bits(name):
+    c = cohort(2, 14)
+    first, second = (POOLED[name]().fit(c) for _ in range(2))
+    for attribute in ("V_", "W_", "loss_curve_"):
+        np.testing.assert_array_equal(getattr(first, attribute), getattr(second, attribute))
+
+
+@pooled
+def test_pooled_scores_do_not_depend_on_the_other_patients(name):
+    c = cohort(3, 14)
+    model = POOLED[name]().fit(c)
+    scores = model.transform(c)
+    order = np.random.default_rng(0).permutation(14)
+    np.testing.assert_array_equal(model.transform(c[order]), scores[order])
+    for k in range(14):
+        np.testing.assert_array_equal(model.transform(c[k]), scores[[k]])
+
+
+@pooled
+@pytest.mark.parametrize("include_patients", [False, True])
+def test_pooled_saved_and_loaded_it_scores_the_same(name, include_patients, tmp_path):
+    c = cohort(1, 14)
+    model = POOLED[name]().fit(c)
+    model.save(tmp_path / "model", include_patients=include_patients)
+    loaded = type(model).load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.transform(c), model.transform(c))
+    assert loaded.get_params() == model.get_params()
+    for attribute in ("W_", "patient_ids_", "empty_history_"):
+        assert hasattr(loaded, attribute) == include_patients
+    for other in (TASTE, baselines.VisitNMF if name.startswith("Patient") else baselines.PatientNMF):
+        with pytest.raises(InputError):
+            other.load(tmp_path / "model")
+    files, meta = tensors.read(tmp_path / "model", "pooled-model", mmap=False)
+    files["model"]["V_"] = files["model"]["V_"][:, :2]
+    tensors.write(tmp_path / "model", "pooled-model", files, meta)
+    with pytest.raises(InputError, match="not a complete"):
+        type(model).load(tmp_path / "model")
+
+
+@pooled
+def test_pooled_matches_columns_by_name(name):
+    c = presence_effect(n_patients=25)
+    model = POOLED[name]().fit(c)
+    np.testing.assert_allclose(model.transform(shuffled_columns(c)), model.transform(c), atol=1e-6)
+
+
+@pooled
+def test_pooled_of_degenerate_cohorts(name):
+    for c in (
+        cohort(0, 12, visits=(0, 1)),  # at most one visit
+        Cohort(np.zeros((12, 2)), np.arange(13)),  # visits without codes, and fewer features than phenotypes
+        Cohort(np.zeros((0, 2)), np.zeros(13, int), np.eye(12)[:, :3]),  # no visits at all
+        Cohort(np.ones((3, 1)), [0, 3]),  # one patient, one feature
+    ):
+        model = POOLED[name]().fit(c)
+        for array in (model.V_, model.W_, model.loss_curve_, model.transform(c)):
+            assert np.isfinite(array).all()
+
+
+@pooled
+def test_pooled_refuses_invalid_input(name):
+    c = cohort(1, 14)
+    for setting, value in (("rank", 0), ("max_iter", 0), ("tol", -1.0), ("n_init", 0), ("loss", "none")):
+        model = POOLED[name]()
+        if setting in model.get_params():
+            with pytest.raises(InputError, match=setting):
+                model.set_params(**{setting: value}).fit(c)
+    with pytest.raises(InputError, match="no temporal features"):
+        POOLED[name]().fit(Cohort(np.zeros((0, 0)), [0, 0]))
+    model = POOLED[name]().fit(c)
+    with pytest.raises(InputError, match="temporal features"):
+        model.transform(cohort(0, n_features=5))
+    with pytest.raises(InputError, match="Cohort"):
+        model.transform(np.eye(3))
+    negative = with_negatives(c)
+    if name in SIGNED:
+        assert np.isfinite(POOLED[name]().fit(negative).transform(negative)).all()
+        return
+    for use in (POOLED[name]().fit, POOLED[name]().validate, model.transform):
+        with pytest.raises(InputError, match="negative"):
+            use(negative)
+    assert POOLED[name]().fit(Cohort(c.visits, c.offsets, allow_negative=True)).n_patients_ == 14
+
+
+@pooled
+def test_pooled_pandas_output_is_indexed_by_patient(name):
+    c = cohort(1, 14)
+    frame = POOLED[name]().set_output(transform="pandas").fit(c).transform(c)
+    assert list(frame.index) == list(c.patient_ids)
+    assert list(frame.columns) == ["phenotype_1", "phenotype_2", "phenotype_3"]
 
 
 # --- classifiers -------------------------------------------------------------------------------------------

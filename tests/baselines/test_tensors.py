@@ -59,7 +59,9 @@ def test_counts_are_the_visits_with_both_features(seed, products, density):
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     X = (rng.random((offsets[-1], 9)) < density) * rng.integers(0, 4, (offsets[-1], 9))
     a, b = np.array([0, 2, 5]), np.array([1, 3, 7, 8])
-    counts = count_pairs(sparse.csr_array(X.astype(float)), offsets, a, b, products)
+    full = np.arange(len(X) + 1) * 9
+    stored = sparse.csr_array((X.ravel().astype(float), np.tile(np.arange(9), len(X)), full), X.shape)
+    counts = count_pairs(stored, offsets, a, b, products)  # zeros are stored too
     expected = np.zeros((len(lengths), 3, 4))
     for k, (first, last) in enumerate(pairwise(offsets)):
         present = X[first:last] > 0

@@ -32,8 +32,9 @@ PUBLIC = {
     "phenotaste.selection": ["Selection", "select"],
     "phenotaste.prediction": ["Evaluation", "Progress", "evaluate"],
     "phenotaste.baselines": [
-        "CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier", "Granite", "NonnegativeCP",
-        "RawLogistic", "SUSTain", "Spartan",
+        "CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier", "Granite", "Limestone", "Marble",
+        "NonnegativeCP", "PatientLDA", "PatientNMF", "PatientSVD", "RawGradientBoosting", "RawLogistic", "SUSTain",
+        "Spartan", "VisitNMF",
     ],
     "phenotaste.ecosystem": [
         "Rule", "from_anndata", "from_ehrdata", "to_anndata", "write_anndata", "write_meds_labels", "write_omop_cohort",

@@ -90,10 +90,21 @@ def assert_same(model, expected):
     for name in FITTED:
         one, other = getattr(model, name), getattr(expected, name)
         assert (one is None) == (other is None), name
-        assert one is None or (one.dtype == other.dtype and np.array_equal(one, other)), name
+        assert one is None or (one.dtype == other.dtype and np.array_equal(one, other)), difference(
+            name, one, other
+        )
     for name in FIGURES:
         one, other = getattr(model, name), getattr(expected, name)
         assert one == other or (one != one and other != other), name
+
+
+def difference(name, one, other):
+    """How two arrays differ, for the message of a test."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return f"{name}: {one.dtype} {one.shape} instead of {other.dtype} {other.shape}"
+    differing = np.argwhere(one != other)
+    largest = np.max(np.abs(one - other), initial=0.0)
+    return f"{name}: {len(differing)} of {one.size} entries differ, by up to {largest:.1e}, from {differing[0]} on"
 
 
 def assert_same_projection(found, expected):

@@ -156,8 +156,9 @@ def test_methods_by_name():
     assert parse_methods(None, True) is None
     assert parse_methods("none", True) == []
     assert parse_methods("copa, gru", True) == ["copa", "gru"]
-    assert parse_methods("all", True) == ["copa", "copa-static", "cntf", "gru", "raw", "raw-static"]
-    assert parse_methods("all", False) == ["copa", "cntf", "gru", "raw"]
+    simple = ["nmf", "visit-nmf", "lda", "svd", "boosting"]
+    assert parse_methods("all", True) == ["copa", "copa-static", "cntf", "gru", "raw", "raw-static", *simple]
+    assert parse_methods("all", False) == ["copa", "cntf", "gru", "raw", *simple]
 
 
 def test_help_shows_an_example(call):

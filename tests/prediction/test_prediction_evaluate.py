@@ -10,8 +10,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from phenotaste import TASTE, Cohort, InputError, course_features, prediction, simulate
-from phenotaste.prediction import evaluation
-from phenotaste.prediction.methods import TuningSettings, checked_methods
+from phenotaste.prediction import evaluation, figures
+from phenotaste.prediction.methods import LABELS, SCORED, TuningSettings, checked_methods
 from phenotaste.prediction.nested_split import EvaluationFolder, SplitSettings, Task, run_split
 from phenotaste.prediction.split_cohorts import draw_split
 
@@ -345,17 +345,37 @@ def test_methods_that_need_static_features_need_them(cohort):
 
 
 def test_all_methods_on_one_split(cohort):
-    """Every method of the paper, networks of two epochs: risks are risks, figures finite."""
+    """Every method, networks of two epochs: risks are risks, figures finite."""
     settings = {"cntf": {"max_iter": 3, "max_epochs": 2}, "gru": {"max_epochs": 2, "hidden_size": 8}}
+    settings |= {name: {"max_iter": 5} for name in ("nmf", "visit-nmf", "lda", "boosting")}
     case = cohort.labels == 1
-    for method in ("cntf", "gru", "copa", "copa-static", "raw-static"):
+    for method in set(LABELS) - {"taste", "raw"}:
         tuning = TuningSettings(ranks=(3,), max_iter=20, n_init=1, extra=settings)
         common = SplitSettings(tuning, resamples=5, keep_risk=True)
         found = run_split(cohort, case, Task(method, 0), common)
         risk = found.arrays["risk"]
         assert ((risk >= 0) & (risk <= 1)).all()
         assert 0 <= found.figures["auc"] <= 1
-        assert ("V" in found.arrays) == (method in ("copa", "copa-static"))
+        assert ("V" in found.arrays) == (method in SCORED)
+
+
+def test_every_method_has_a_line_of_its_own_in_figures():
+    lines = [(figures.COLOURS[method], figures.DASHES.get(method, "-")) for method in LABELS]
+    assert len(set(lines)) == len(lines)
+
+
+def test_methods_without_courses_in_one_evaluation(cohort, tmp_path):
+    """From the grid to the page; their own settings are reachable, and others refused."""
+    simple = {"baselines": ["nmf", "svd"], "splits": 1, "settings": {"nmf": {"loss": "kullback-leibler"}}}
+    found = prediction.evaluate(cohort, out=tmp_path / "out", **SMALL | simple)
+    assert found.methods == ["taste", "nmf", "svd"]
+    assert set(found.tuning[found.tuning["method"] == "svd"]["rank"]) == {3, 5}
+    assert "| NMF |" in (tmp_path / "out" / "prediction.md").read_text()
+    with pytest.raises(InputError, match="settings of svd"):
+        prediction.evaluate(cohort, **SMALL | simple | {"settings": {"svd": {"tol": 1}}})
+    negative = Cohort(-cohort.visits, cohort.offsets, labels=cohort.labels, allow_negative=True)
+    with pytest.raises(InputError, match="negative"):
+        prediction.evaluate(negative, **SMALL | {"baselines": ["lda"]})
 
 
 def test_json_holds_no_number_that_json_lacks(found):

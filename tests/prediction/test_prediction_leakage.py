@@ -1,6 +1,7 @@
 """Nothing of the patients tested on reaches what is learned or tuned: bits before and after they were changed."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,14 +18,16 @@ GRIDS = TuningSettings(
     max_iter=20,
     n_init=1,
     extra={
+        **{name: {"max_iter": 5} for name in ("nmf", "visit-nmf", "lda", "boosting")},
         "cntf": {"max_iter": 2, "max_epochs": 1, "hidden_size": 4},
         "gru": {"max_epochs": 1, "hidden_size": 4, "embedding_size": 4},
     },
 )
 COMPARED = {"ranks": 5, "splits": 4, "baselines": ["copa", "raw-static"], "C": [0.1, 1.0]}
 COMPARED |= {"resamples": 200, "max_iter": 20, "n_init": 1}
-SCORED = ("taste", "copa", "copa-static")
-ALL = (*SCORED, "raw", "raw-static", "cntf", "gru")
+POOLED = ("nmf", "visit-nmf", "lda", "svd")
+SCORED = ("taste", "copa", "copa-static", *POOLED)
+ALL = (*SCORED, "raw", "raw-static", "boosting", "cntf", "gru")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,13 @@ def learned(cohort, case, split, method, tuning=GRIDS):
     bits = [repr(candidate), repr(tried)]
     if fitted.scores is not None:
         factors = fitted.scores.factors
-        for array in (factors.V_, factors.H_, factors.F_, fitted.scores.scale, fitted.scores.lasso.coef):
+        for array in (
+            factors.V_,
+            getattr(factors, "H_", None),
+            factors.F_,
+            fitted.scores.scale,
+            fitted.scores.lasso.coef,
+        ):
             bits.append(b"" if array is None else np.ascontiguousarray(array).tobytes())
     return bits
 
@@ -110,12 +119,25 @@ def test_courses_of_test_patients_reach_nothing_either(cohort, case, split, meth
     np.testing.assert_array_equal(score_features(fitted.factors, train, True), expected)
 
 
+@pytest.mark.parametrize("method", POOLED)
+def test_methods_without_courses_use_their_scores_alone(cohort, case, split, method):
+    """Also with courses=True, and those of training patients under the fitted definitions, not the fit's own."""
+    one = replace(GRIDS, ranks=(3,), courses=True)
+    fitted = tune(split_cohort(cohort, case, split), method, one, 11)[1]
+    train = split_cohort(cohort, case, split).train
+    assert fitted.scores.lasso.coef.shape == (3,)
+    scores = fitted.scores.factors.transform(train)
+    np.testing.assert_array_equal(score_features(fitted.scores.factors, train, True), scores)
+    np.testing.assert_array_equal(fitted.scores.scale, scores.std(axis=0))
+    assert fitted.risk(train).shape == (len(train),)
+
+
 @pytest.mark.parametrize("method", SCORED)
 def test_a_feature_of_validation_patients_only_does_not_change_the_definitions(cohort, case, split, method):
     mine = tune(split_cohort(cohort, case, split), method, GRIDS, 11)
     theirs = tune(split_cohort(changed(cohort, split.validation, extra=True), case, split), method, GRIDS, 11)
     for name in ("V_", "H_", "F_"):
-        one, other = (getattr(found[1].scores.factors, name) for found in (mine, theirs))
+        one, other = (getattr(found[1].scores.factors, name, None) for found in (mine, theirs))
         assert (one is None and other is None) or one.tobytes() == other.tobytes()
 
 

@@ -34,7 +34,7 @@ def made_up_results(effects, splits=5, noise=0.002):
 def test_cells_are_those_specified():
     full = pd.DataFrame(prediction.cells(Options()))
     assert set(full["cohort"]) == {"phenotypes alone", "static features too"}
-    assert set(full["method"]) == set(LABELS)
+    assert set(full["method"]) == set(prediction.METHODS)
     assert full["split"].nunique() == 5
     ranked = full[full["rank"].notna()]
     assert set(ranked["method"]) == {"taste", "copa", "copa-static", "cntf"}
@@ -54,7 +54,9 @@ def test_the_quick_version_from_cells_to_page(tmp_path):
     found = studies.run("prediction", tmp_path / "quick", Options(quick=True), jobs=1)
     assert found.results["cell"].nunique() == len(prediction.cells(Options(quick=True)))
     counts = found.summary.groupby(["cohort", "method"])["count"].sum()
-    assert set(counts.index) == {(cohort, method) for cohort in prediction.STATIC_RISK for method in LABELS}
+    assert set(counts.index) == {
+        (cohort, method) for cohort in prediction.STATIC_RISK for method in prediction.METHODS
+    }
     assert (counts == 2).all()
     assert found.results["auc"].between(0, 1).all()
     page = (tmp_path / "quick" / "prediction.md").read_text()
@@ -157,7 +159,7 @@ def test_the_number_of_phenotypes_is_chosen_by_validation_not_by_test():
 def test_without_torch_its_methods_are_skipped_and_reported(monkeypatch):
     monkeypatch.setattr(prediction, "find_spec", lambda name: None)
     results = made_up_results({}, splits=2)
-    assert set(results["method"]) == set(LABELS) - {"cntf", "gru"}
+    assert set(results["method"]) == set(prediction.METHODS) - {"cntf", "gru"}
     assert "require torch, which was not installed" in prediction.text(results, prediction.table(results))
 
 
@@ -165,7 +167,9 @@ def test_the_figure_has_a_panel_for_each_cohort_and_every_method():
     results = made_up_results({}, splits=2)
     figure = prediction.figure(results, prediction.table(results))
     assert len(figure.axes) == 2
-    assert {text.get_text() for text in figure.legends[0].get_texts()} == set(LABELS.values())
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {
+        LABELS[method] for method in prediction.METHODS
+    }
 
 
 def test_the_outcome_is_not_among_the_features():

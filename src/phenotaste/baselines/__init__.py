@@ -7,15 +7,18 @@ if TYPE_CHECKING:
     from phenotaste.baselines.cntf import CNTF
     from phenotaste.baselines.cohen_plus import CohenPlus
     from phenotaste.baselines.copa import Copa, CopaPlus, CopaStatic
+    from phenotaste.baselines.gradient_boosting import RawGradientBoosting
     from phenotaste.baselines.granite import Granite
     from phenotaste.baselines.gru_classifier import GRUClassifier
+    from phenotaste.baselines.lda import PatientLDA
     from phenotaste.baselines.limestone import Limestone
     from phenotaste.baselines.marble import Marble
-    from phenotaste.baselines.nmf import PatientNMF
+    from phenotaste.baselines.nmf import PatientNMF, VisitNMF
     from phenotaste.baselines.nonnegative_cp import NonnegativeCP
     from phenotaste.baselines.raw_logistic import RawLogistic
     from phenotaste.baselines.spartan import Spartan
     from phenotaste.baselines.sustain import SUSTain
+    from phenotaste.baselines.svd import PatientSVD
 
 _MODULES = {
     "CNTF": "cntf",
@@ -28,10 +31,14 @@ _MODULES = {
     "Limestone": "limestone",
     "Marble": "marble",
     "NonnegativeCP": "nonnegative_cp",
+    "PatientLDA": "lda",
     "PatientNMF": "nmf",
+    "PatientSVD": "svd",
+    "RawGradientBoosting": "gradient_boosting",
     "RawLogistic": "raw_logistic",
     "SUSTain": "sustain",
     "Spartan": "spartan",
+    "VisitNMF": "nmf",
 }
 __all__ = [
     "CNTF",
@@ -44,10 +51,14 @@ __all__ = [
     "Limestone",
     "Marble",
     "NonnegativeCP",
+    "PatientLDA",
     "PatientNMF",
+    "PatientSVD",
+    "RawGradientBoosting",
     "RawLogistic",
     "SUSTain",
     "Spartan",
+    "VisitNMF",
 ]
 
 

@@ -15,13 +15,14 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from phenotaste import model_file
 from phenotaste.baselines.classifier import aligned_visits
 from phenotaste.cohort import Cohort, check_cohort
-from phenotaste.cohort.align import Columns, columns_of, patients_having
+from phenotaste.cohort.align import Aligned, Columns, columns_of, patients_having
 from phenotaste.core.loop import Outcome
 from phenotaste.core.records import Array
 from phenotaste.disclosure import rounding_key
 from phenotaste.engines.threads import one_blas_thread
 from phenotaste.errors import InputError
-from phenotaste.phenotype_model import PhenotypeModel
+from phenotaste.metrics import scaled_norm
+from phenotaste.phenotype_model import PhenotypeModel, check_size
 from phenotaste.storage import tensors
 from phenotaste.storage.encoding import json_value
 
@@ -29,6 +30,9 @@ KIND = "pooled-model"
 FIGURES = ("n_iter_", "converged_", "outcome_", "n_patients_", "n_visits_", "n_empty_", "n_features_in_")
 ARRAYS = ("V_", "loss_curve_", "feature_names_in_", "feature_patients_")
 PATIENTS = ("W_", "patient_ids_", "empty_history_")
+
+
+NO_MORE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Visits(NamedTuple):
@@ -39,9 +43,13 @@ class Visits(NamedTuple):
 
     def sums(self) -> sparse.csr_array:
         """The sum of each patient's visits, patients × features."""
+        return sparse.csr_array(self.add_up(self.X))
+
+    def add_up(self, rows: Any) -> Any:
+        """The sum over each patient's visits of one row per visit."""
         n = int(self.offsets[-1])
         owner = sparse.csr_array((np.ones(n), np.arange(n), self.offsets), shape=(len(self.offsets) - 1, n))
-        return sparse.csr_array(owner @ self.X)
+        return owner @ rows
 
 
 class Found(NamedTuple):
@@ -51,9 +59,8 @@ class Found(NamedTuple):
     W: Array
     losses: list[float]  # after each iteration, or the last alone
     outcome: Outcome
-    more: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # fitted attributes of the method alone, as in `_arrays` and `_figures`
+    more: Mapping[str, Any] = NO_MORE  # fitted attributes named in `_arrays` and `_figures`
+    n_iter: int | None = None  # number of iterations, if `losses` has the last alone
 
 
 class Pooled(PhenotypeModel):
@@ -62,6 +69,7 @@ class Pooled(PhenotypeModel):
     Patients without a history take no part in the fit and have scores of zero. Static features are not used.
     """
 
+    _signed: ClassVar[bool] = False  # whether the method accepts negative values
     _arrays: ClassVar[tuple[str, ...]] = ()  # fitted arrays of the method alone, kept in its files
     _figures: ClassVar[tuple[str, ...]] = ()  # fitted numbers, likewise
 
@@ -85,7 +93,8 @@ class Pooled(PhenotypeModel):
         self.V_, self.F_ = np.ascontiguousarray(found.V), None  # as it will be when loaded
         self.W_ = np.zeros((len(cohort), self.rank))
         self.W_[known] = found.W
-        self.loss_curve_, self.n_iter_ = np.array(found.losses), len(found.losses)
+        self.loss_curve_ = np.array(found.losses)
+        self.n_iter_ = len(found.losses) if found.n_iter is None else found.n_iter
         self.outcome_, self.converged_ = str(found.outcome), found.outcome is Outcome.CONVERGED
         self.empty_history_, self.n_empty_ = ~known, int((~known).sum())
         self.n_patients_, self.n_visits_ = len(cohort), cohort.n_visits
@@ -113,6 +122,7 @@ class Pooled(PhenotypeModel):
         """
         check_is_fitted(self, "V_")
         check_cohort(cohort, type(self).__name__)
+        self._check_values(cohort)
         visits = Visits(aligned_visits(cohort, self._columns), cohort.offsets)
         with one_blas_thread():
             return self._labelled(self._scores(visits), cohort)
@@ -180,6 +190,23 @@ class Pooled(PhenotypeModel):
                 f"{path} is not a complete {cls.__name__} of this version: save it again from where it was fitted."
             ) from error
         return model
+
+    def _read(self, cohort: Cohort) -> Aligned:
+        aligned = super()._read(cohort)
+        self._check_values(cohort)
+        return aligned
+
+    def _check_values(self, cohort: Cohort) -> None:
+        """Refuse negative values, unless the method accepts them."""
+        if self._signed or not cohort.allow_negative or cohort.visits.data.min(initial=0.0) >= 0:
+            return
+        raise InputError(
+            f"The visits hold negative values, and {type(self).__name__} needs values of zero or more: "
+            "set them to zero, or use PatientSVD."
+        )
+
+    def _check_sizes(self, aligned: Aligned) -> None:
+        check_size("visits'", scaled_norm(aligned.sizes))
 
     def _best(self, visits: Visits) -> Found:
         """The start with the lowest loss."""

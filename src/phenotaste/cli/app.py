@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from phenotaste.cli.cohort import cohort
 from phenotaste.cli.cohort_flags import GroupedCommand
 from phenotaste.cli.cohort_hospitals import HOSPITALS
+from phenotaste.cli.compare import compare
 from phenotaste.cli.demo import demo
 from phenotaste.cli.doctor import doctor
 from phenotaste.cli.export import export
@@ -72,7 +73,7 @@ for source in HOSPITALS:
     cohort.command(cls=GroupedCommand)(source)
 app.add_typer(review)
 app.add_typer(federated)
-for command in (demo, fit, score, export, select, predict, report, study, doctor):
+for command in (demo, fit, score, export, select, predict, compare, report, study, doctor):
     app.command()(command)
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
 
     from phenotaste.cohort import Cohort
     from phenotaste.factorization import Factorization
@@ -87,37 +88,54 @@ def labels_from(path: Path, cohort: "Cohort") -> "np.ndarray":
     """Read the label of each patient of the cohort, matched by id; NaN where the file has none."""
     import pandas as pd
 
+    given = column_by_patient(path, "labels", {"label": LABEL_COLUMNS["label"]})
+    values: Any = pd.to_numeric(given, errors="coerce")
+    if (values.isna() & given.notna()).any():
+        raise InputError(
+            f"{path} has a label that is not a number: use 0 and 1, and leave unknown labels empty."
+        )
+    labels = values.reindex(cohort.patient_ids.astype(str)).to_numpy("float64")
+    if (labels != labels).all():
+        raise InputError(f"{path} has no label for any patient of the cohort: compare the ids.")
+    return labels
+
+
+def groups_from(path: Path, cohort: "Cohort") -> "np.ndarray":
+    """Read the group of each patient of the cohort as text, matched by id; empty where the file has none."""
+    given = column_by_patient(path, "groups", {"group": ("group",)}).dropna().astype(str)
+    groups = given.reindex(cohort.patient_ids.astype(str)).fillna("").to_numpy(str)
+    if not (groups != "").any():
+        raise InputError(f"{path} has no group for any patient of the cohort: compare the ids.")
+    return groups
+
+
+def column_by_patient(path: Path, what: str, column: dict[str, tuple[str, ...]]) -> "pd.Series[Any]":
+    """One column of a CSV or Parquet file, by patient as text; `column` has its name and other spellings of it."""
+    import pandas as pd
+
     from phenotaste.storage.input_files import check_regular
 
-    check_regular(path, "the labels")
+    check_regular(path, f"the {what}")
     try:
-        is_parquet = path.suffix == ".parquet"
         table = (
             pd.read_parquet(path)
-            if is_parquet
+            if path.suffix == ".parquet"
             else pd.read_csv(path, dtype={"patient": str, "subject_id": str})
         )
     except (ValueError, UnicodeDecodeError, ImportError):
         raise InputError(f"{path} is neither a valid CSV nor a valid Parquet file: write it again.") from None
-    for name, spellings in LABEL_COLUMNS.items():
+    (name,) = column
+    for wanted, spellings in ({"patient": LABEL_COLUMNS["patient"]} | column).items():
         found = next((spelling for spelling in spellings if spelling in table.columns), None)
         if found is None:
             raise InputError(
-                f"{path} has no column {' or '.join(spellings)}: name its columns patient and label."
+                f"{path} has no column {' or '.join(spellings)}: name its columns patient and {name}."
             )
-        table[name] = table[found]
+        table[wanted] = table[found]
     ids = table["patient"].astype(str)
     if ids.duplicated().any():
-        raise InputError(f"{path} has two rows for one patient: keep one label for each.")
-    values = pd.to_numeric(table["label"], errors="coerce")
-    if (values.isna() & table["label"].notna()).any():
-        raise InputError(
-            f"{path} has a label that is not a number: use 0 and 1, and leave unknown labels empty."
-        )
-    labels = pd.Series(values.to_numpy("float64"), index=ids).reindex(cohort.patient_ids.astype(str))
-    if labels.isna().all():
-        raise InputError(f"{path} has no label for any patient of the cohort: compare the ids.")
-    return labels.to_numpy("float64")
+        raise InputError(f"{path} has two rows for one patient: keep one {name} for each.")
+    return pd.Series(table[name].to_numpy(), index=ids)
 
 
 def check_replaceable(out: Path, overwrite: bool, load: Callable[[Path], object]) -> None:

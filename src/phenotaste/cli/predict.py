@@ -22,8 +22,8 @@ def predict(
     baselines: Annotated[
         str | None,
         typer.Option(
-            help="Methods to compare with: copa, copa-static, cntf, gru, raw, raw-static, all or none; by default "
-            "those that do not need torch.",
+            help="Methods to compare with: copa, copa-static, cntf, gru, raw, raw-static, nmf, visit-nmf, lda, svd, "
+            "boosting, all or none; by default copa, copa-static, raw and raw-static.",
             metavar="LIST",
             show_default=False,
         ),
@@ -67,7 +67,8 @@ def predict(
         bool,
         typer.Option(
             "--courses",
-            help="Use two features of each course beside the scores: its share in the last quarter, and its slope.",
+            help="Use two features of each course beside the scores: its share in the last quarter, and its slope. "
+            "Methods without courses use their scores alone.",
         ),
     ] = False,
     patients: Annotated[
@@ -89,7 +90,7 @@ def predict(
 
         phenotaste predict cohort --out prediction
 
-    The paper's objective, grid and baselines (two of them need torch):
+    The paper's objective and grid, and all baselines (two of them need torch):
 
         phenotaste predict cohort --objective paper --ranks 5,10,20,40 --lams 0.01,0.1,1 --baselines all --out DIR
     """

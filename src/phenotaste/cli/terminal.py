@@ -23,6 +23,7 @@ from phenotaste.errors import safe
 if TYPE_CHECKING:
     import pandas as pd
 
+    from phenotaste.comparison.tasks import Task as ComparisonTask
     from phenotaste.core.loop import Progress as FitReport
     from phenotaste.prediction.repeated_splits import Fit
     from phenotaste.runs.progress import Progress as RunReport
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
 STYLES = {"temporal": "cyan", "static": "red"}
 MIN_TABLE_WIDTH, MAX_TABLE_WIDTH = 50, 60  # of a phenotype's table, in characters
 SECONDS_BETWEEN_LINES = 30.0
-TASK_NAMES = {"start": "all patients", "half": "half of the patients", "bootstrap": "bootstrap sample"}
+TASK_NAMES = {
+    "start": "all patients",
+    "half": "half of the patients",
+    "bootstrap": "bootstrap sample",
+    "group": "group of the patients",
+    "split": "training patients",
+}
 
 
 def console() -> Console:
@@ -197,6 +204,18 @@ def grid_progress() -> Iterator[Callable[["RunReport[Task]"], None]]:
         yield lambda now: show(
             f"Fit {now.done:,} of {now.total:,}",
             f"{now.task.rank} phenotypes, {TASK_NAMES[now.task.kind]}",
+            now.fraction,
+            now.seconds_left,
+        )
+
+
+@contextmanager
+def comparison_progress() -> Iterator[Callable[["RunReport[ComparisonTask]"], None]]:
+    """Show the progress of a comparison."""
+    with share_progress() as show:
+        yield lambda now: show(
+            f"Fit {now.done:,} of {now.total:,}",
+            f"{now.task.method}, {TASK_NAMES[now.task.kind]}",
             now.fraction,
             now.seconds_left,
         )

@@ -10,6 +10,8 @@ from scipy.special import expit, logit
 from phenotaste.errors import InputError
 from phenotaste.plotting import (
     BLUE,
+    BROWN,
+    DARK_BLUE,
     GREEN,
     GREY,
     INK,
@@ -18,6 +20,7 @@ from phenotaste.plotting import (
     LINE,
     ORANGE,
     PURPLE,
+    RED,
     TITLE_SIZE,
     axis_legend,
     clean_axes,
@@ -44,8 +47,14 @@ COLOURS = {
     "gru": GREEN,
     "raw": INK,
     "raw-static": LIGHT_GREY,
+    "nmf": RED,
+    "visit-nmf": RED,
+    "lda": BROWN,
+    "svd": BROWN,
+    "boosting": DARK_BLUE,
 }
 DASHES = {"copa-static": "--", "cntf": "-.", "gru": ":", "raw-static": "--"}
+DASHES |= {"visit-nmf": "--", "svd": "--", "boosting": "-."}
 MAX_NAME_LENGTH = 70
 MAX_PHENOTYPES = 25
 TICKS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 5, 10, 20)  # of odds ratios

@@ -28,10 +28,17 @@ LABELS = {
     "gru": "GRU",
     "raw": "Codes alone",
     "raw-static": "Codes and static",
+    "nmf": "NMF",
+    "visit-nmf": "NMF of visits",
+    "lda": "LDA",
+    "svd": "SVD",
+    "boosting": "Gradient boosting",
 }
-SCORED = {"copa": "Copa", "copa-static": "CopaStatic"}  # with a lasso on their scores, as for TASTE
+# Methods without courses: the features of a patient are the scores alone, also with courses=True.
+POOLED = {"nmf": "PatientNMF", "visit-nmf": "VisitNMF", "lda": "PatientLDA", "svd": "PatientSVD"}
+SCORED = {"copa": "Copa", "copa-static": "CopaStatic", **POOLED}  # with a lasso on their scores, as for TASTE
 NEED_STATIC = ("copa-static", "raw-static")
-DEFAULT_BASELINES = ("copa", "copa-static", "raw", "raw-static")  # those that need no torch
+DEFAULT_BASELINES = ("copa", "copa-static", "raw", "raw-static")  # the paper's that need no torch
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class TuningSettings:
     n_init: int | None = None  # each method's own
     max_iter: int = 200
     tol: float = 1e-4
-    courses: bool = False  # features of courses beside the scores of factorisations
+    courses: bool = False  # features of courses beside the scores, of methods that have courses
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings by method
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,6 +132,8 @@ def fit(
 def factorisation(
     method: str, candidate: Candidate, tuning: TuningSettings, seed: int, threads: int | None = None
 ) -> Any:
+    if method in POOLED:
+        return pooled(method, candidate, tuning, seed)
     settings: Any = candidate._asdict()
     shared: dict[str, Any] = {
         "max_iter": tuning.max_iter,
@@ -142,6 +151,12 @@ def factorisation(
     return getattr(baselines, SCORED[method])(candidate.rank, **shared)
 
 
+def pooled(method: str, candidate: Candidate, tuning: TuningSettings, seed: int) -> Any:
+    """A method without courses; when its iterations end is its own setting, which has another meaning than TASTE's."""
+    shared = {} if method == "svd" else {"random_state": seed, **starts(tuning)}
+    return getattr(baselines, POOLED[method])(candidate.rank, **shared | dict(tuning.extra.get(method, {})))
+
+
 def starts(tuning: TuningSettings) -> dict[str, int]:
     """The number of starts as a setting, if it is not left to the method."""
     return {} if tuning.n_init is None else {"n_init": tuning.n_init}
@@ -153,6 +168,8 @@ def classifier(method: str, candidate: Candidate, tuning: TuningSettings, seed: 
         return baselines.CNTF(candidate.rank or 0, **starts(tuning) | {"tol": tuning.tol} | own)
     if method == "gru":
         return baselines.GRUClassifier(**own)
+    if method == "boosting":
+        return baselines.RawGradientBoosting(**own)
     return baselines.RawLogistic(static=method == "raw-static", C=tuning.Cs, **own)
 
 
@@ -180,8 +197,11 @@ def with_lasso(factors: Any, cohorts: SplitCohorts, tuning: TuningSettings, seed
 def score_features(factors: Any, cohort: Cohort, courses: bool) -> Array:
     """Return the scores and, with `courses`, the features of each phenotype's course, in the order of `feature_names`.
 
-    Every patient is described on their own, under definitions of the training patients.
+    Every patient is described on their own, under definitions of the training patients. Methods without courses have
+    scores alone.
     """
+    if not hasattr(factors, "project"):
+        return np.asarray(factors.transform(cohort))
     projection = factors.project(cohort)
     if not courses:
         return np.asarray(projection.W)

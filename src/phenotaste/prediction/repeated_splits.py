@@ -92,12 +92,14 @@ def evaluate(
     y : two classes, one label for each patient; the cohort's own by default. The larger value is the case.
     ranks, lams, mus : the grid that TASTE is tuned over; other factorisations are tuned over the ranks.
     splits : the number of splits.
-    baselines : of "copa", "copa-static", "cntf", "gru", "raw", "raw-static"; by default those that do not need torch.
+    baselines : of "copa", "copa-static", "cntf", "gru", "raw", "raw-static", "nmf", "visit-nmf", "lda", "svd" and
+        "boosting"; by default "copa", "copa-static", "raw" and "raw-static".
     C : strengths of the lasso to choose from, the paper's by default.
     objective, smooth, balance : as in `TASTE`.
-    n_init, max_iter, tol : as in `TASTE`, for all factorisations; by default each has its own number of starts.
+    n_init, max_iter, tol : as in `TASTE`, for all factorisations; by default each has its own number of starts. Of
+        "nmf", "visit-nmf" and "lda" only `n_init`.
     courses : use two features of each course beside the scores of factorisations: its share in the last quarter, and
-        its slope.
+        its slope. Methods without courses use their scores alone.
     settings : additional settings by method, as {"gru": {"max_epochs": 20}}.
     resamples : bootstrap samples of the patients, for intervals.
     random_state : an integer; the result does not depend on the number of threads.

@@ -9,7 +9,7 @@ import numpy as np
 from phenotaste import simulate
 from phenotaste.cohort import Cohort
 from phenotaste.prediction.evaluation_tables import over_splits
-from phenotaste.prediction.methods import LABELS, TASTE_NAME, TuningSettings
+from phenotaste.prediction.methods import TASTE_NAME, TuningSettings
 from phenotaste.prediction.nested_split import SplitSettings, Task, run_split
 from phenotaste.prediction.split_cohorts import draw_split
 from phenotaste.studies import prediction_page
@@ -33,6 +33,7 @@ ACCEPTS = frozenset({"size", "splits", "synpuf"})
 
 PHENOTYPES_ALONE, STATIC_TOO, SYNPUF = "phenotypes alone", "static features too", "DE-SynPUF"
 STATIC_RISK = {PHENOTYPES_ALONE: 0.0, STATIC_TOO: prediction_page.STATIC_RISK}
+METHODS = (TASTE_NAME, "copa", "copa-static", "cntf", "gru", "raw", "raw-static")  # the paper's
 RANKED = (TASTE_NAME, "copa", "copa-static", "cntf")
 NEED_TORCH = ("cntf", "gru")
 MEASURED = ("auc", "auprc", "brier", "calibration_slope", "validation_auc")
@@ -52,7 +53,7 @@ def cells(options: Options) -> list[Cell]:
     size = SIZES[name]
     splits = options.splits or (2 if options.quick else 5)
     cohorts = [*STATIC_RISK, *([SYNPUF] if options.synpuf else [])]
-    available = [method for method in LABELS if method not in NEED_TORCH or find_spec("torch")]
+    available = [method for method in METHODS if method not in NEED_TORCH or find_spec("torch")]
     return [
         {
             "cohort": cohort,

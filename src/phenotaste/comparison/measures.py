@@ -1,0 +1,106 @@
+"""What is measured of a fitted method, the same for all: matched definitions, error in other patients, AUC."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import roc_auc_score
+
+from phenotaste import metrics
+from phenotaste.baselines.classifier import aligned_visits
+from phenotaste.baselines.lasso import PAPER_GRID, fit_lasso
+from phenotaste.cohort import Cohort
+from phenotaste.cohort.align import columns_of_fitted
+from phenotaste.core.kernels.nnls import solve_rows_bpp
+from phenotaste.core.records import Array
+from phenotaste.prediction.methods import is_case, score_scale
+
+MIN_COSINE = 0.8  # with its counterpart, from which a phenotype counts as found again
+SUM_BLOCK = 4096  # patients whose sums are dense at a time
+
+
+class Matched(NamedTuple):
+    """For each phenotype of one fit its counterpart in another one, and their cosines."""
+
+    partner: Array
+    V: Array
+    F: Array | None
+
+
+class Aucs(NamedTuple):
+    """Areas under the ROC curve on test patients, from the scores alone and with static features."""
+
+    scores: float
+    static: float  # NaN without static features, and for classifiers
+
+
+def match(V: Array, F: Array | None, other_V: Array, other_F: Array | None) -> Matched:
+    """Match phenotypes one to one by the highest sum of cosines of V; F follows.
+
+    Signed definitions have no sign of their own, so that opposite ones are equal.
+    """
+    cosines = metrics.cosines(V, other_V)
+    if min(V.min(initial=0.0), other_V.min(initial=0.0)) < 0:
+        cosines = np.abs(cosines)
+    rows, partner = linear_sum_assignment(-cosines)
+    static = None if F is None or other_F is None else metrics.cosines(F, other_F)[rows, partner]
+    order = np.argsort(rows)
+    return Matched(partner[order], cosines[rows, partner][order], None if static is None else static[order])
+
+
+def held_out_error(model: Any, cohort: Cohort) -> float | None:
+    """The mean over patients of ‖x − V w‖² / ‖x‖², x the sum of the patient's visits, w ≥ 0 the best for it.
+
+    It is the same for all methods, whatever they minimise: how much of other patients the definitions describe.
+    Signed definitions have signed w. None without a patient who has a history.
+    """
+    visits = aligned_visits(cohort, columns_of_fitted(model))
+    V = model.V_
+    shares: list[Array] = []
+    for first in range(0, len(cohort), SUM_BLOCK):
+        last = min(first + SUM_BLOCK, len(cohort))
+        rows = visits[int(cohort.offsets[first]) : int(cohort.offsets[last])]
+        owner = np.repeat(np.arange(last - first), np.diff(cohort.offsets[first : last + 1]))
+        x = np.zeros((last - first, len(V)))
+        entries = rows.tocoo()
+        np.add.at(x, (owner[entries.coords[0]], entries.coords[1]), entries.data)
+        sizes = np.linalg.norm(x, axis=1)
+        x = x[sizes > 0] / sizes[sizes > 0, None]
+        shares.append(np.sum((x - fitted_rows(x, V) @ V.T) ** 2, axis=1))
+    known = np.concatenate(shares) if shares else np.zeros(0)
+    return float(known.mean()) if len(known) else None
+
+
+def fitted_rows(x: Array, V: Array) -> Array:
+    """Coefficients of each row: non-negative ones unless V is signed."""
+    if V.min(initial=0.0) < 0:
+        return np.linalg.lstsq(V, x.T, rcond=None)[0].T
+    W = np.zeros((len(x), V.shape[1]))
+    solve_rows_bpp(V.T @ V, x @ V, W)
+    return W
+
+
+def aucs(model: Any, train: Cohort, validation: Cohort, test: Cohort, seed: int) -> Aucs:
+    """AUC on the test patients of a fitted model: of a classifier, or of a lasso regression on the scores.
+
+    All patients are scored under the definitions of training patients, as new ones; the strength of the lasso is the
+    one with the highest validation AUC.
+    """
+    if hasattr(model, "classes_"):
+        risk = model.predict_proba(test)[:, 1]
+        return Aucs(float(roc_auc_score(is_case(test), risk)), float("nan"))
+    parts = train, validation, test
+    scores = [np.asarray(model.transform(part), np.float64) for part in parts]
+    alone = regression_auc(scores, parts, seed)
+    if train.static is None or not train.static.shape[1]:
+        return Aucs(alone, float("nan"))
+    both = [np.hstack([W, np.asarray(part.static)]) for W, part in zip(scores, parts, strict=True)]
+    return Aucs(alone, regression_auc(both, parts, seed))
+
+
+def regression_auc(X: list[Array], parts: tuple[Cohort, Cohort, Cohort], seed: int) -> float:
+    scale = score_scale(X[0])
+    train, validation, test = (is_case(part) for part in parts)
+    held_out = X[1] / scale, validation
+    lasso = fit_lasso(X[0] / scale, train, PAPER_GRID, held_out, seed=seed % 2**31)
+    return float(roc_auc_score(test, lasso.probability(X[2] / scale)))
