@@ -51,6 +51,8 @@ POOLED = {
     "PatientSVD": lambda **more: baselines.PatientSVD(3, **more),
 }
 SIGNED = ("PatientSVD",)
+# They need two kinds of codes: their contract is in test_tensors.py and test_tensors_ls.py.
+TENSORS = ("Granite", "Limestone", "Marble", "NonnegativeCP", "SUSTain")
 CLASSIFIERS = {
     "RawLogistic": lambda: baselines.RawLogistic(random_state=0),
     "RawLogistic without static": lambda: baselines.RawLogistic(static=False, random_state=0),
@@ -87,14 +89,22 @@ def _quiet():
 
 
 def test_every_public_baseline_is_tested():
-    tested = {name.split()[0] for name in [*FACTORISATIONS, *POOLED, *CLASSIFIERS]}
+    tested = {name.split()[0] for name in [*FACTORISATIONS, *POOLED, *TENSORS, *CLASSIFIERS]}
     assert tested - {"TASTE"} == set(baselines.__all__)
 
 
 # --- all estimators -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [*FACTORISATIONS.values(), *POOLED.values(), *CLASSIFIERS.values()])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *FACTORISATIONS.values(),
+        *POOLED.values(),
+        *(getattr(baselines, name) for name in TENSORS),
+        *CLASSIFIERS.values(),
+    ],
+)
 def test_scikit_learn_conventions(make):
     model = make()
     again = clone(model)
