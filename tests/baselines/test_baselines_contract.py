@@ -51,8 +51,6 @@ POOLED = {
     "PatientSVD": lambda **more: baselines.PatientSVD(3, **more),
 }
 SIGNED = ("PatientSVD",)
-# They need two kinds of codes: their contract is in test_tensors.py and test_tensors_ls.py.
-TENSORS = ("Granite", "Limestone", "Marble", "NonnegativeCP", "SUSTain")
 CLASSIFIERS = {
     "RawLogistic": lambda: baselines.RawLogistic(random_state=0),
     "RawLogistic without static": lambda: baselines.RawLogistic(static=False, random_state=0),
@@ -66,6 +64,8 @@ CLASSIFIERS = {
         3, predictor="lasso", max_iter=8, random_state=0, **RECURRENT
     ),
 }
+# These need names of two kinds of features; their contract is in test_tensors.py and test_tensors_ls.py.
+TENSORS = ("Granite", "Limestone", "Marble", "NonnegativeCP", "SUSTain")
 # Factors that must not be negative; PARAFAC2 with exact cross-products has courses of either sign.
 NON_NEGATIVE = dict.fromkeys(FACTORISATIONS, ("V_", "W_", "U_"))
 NON_NEGATIVE |= dict.fromkeys(("Spartan", "Copa", "Copa smooth", "CopaStatic"), ("V_", "W_"))
