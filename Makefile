@@ -30,6 +30,7 @@ help:
 	@echo "make bench-cohort   fifty million events to a saved cohort: seconds and memory"
 	@echo "make bench-selection  how often each rule selects the true rank; 900 fits on the DE-SynPUF slice"
 	@echo "make bench-federated  federated and pooled fits: differences, bytes, starts, noise"
+	@echo "make bench-tensors  the tensor methods: seconds an iteration and memory, ten million non-zeros"
 	@echo "make bench-disk  a cohort four times larger than its memory limit: seconds, memory, bytes of disk"
 	@echo "make docs       build the documentation in site/"
 	@echo "make gpu        tests and benchmark on a GPU"
@@ -145,6 +146,10 @@ gpu:
 .PHONY: bench-disk
 bench-disk: $(FRESH)
 	$(BIN)/python -m benchmarks.disk $(ARGS)
+
+.PHONY: bench-tensors
+bench-tensors: $(FRESH)
+	$(BIN)/python -m benchmarks.tensors $(ARGS)
 
 .PHONY: bench-startup
 bench-startup: $(READY)

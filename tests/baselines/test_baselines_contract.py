@@ -64,6 +64,8 @@ CLASSIFIERS = {
         3, predictor="lasso", max_iter=8, random_state=0, **RECURRENT
     ),
 }
+# These need names of two kinds of features; their contract is in test_tensors.py and test_tensors_ls.py.
+TENSORS = ("Granite", "Limestone", "Marble", "NonnegativeCP", "SUSTain")
 # Factors that must not be negative; PARAFAC2 with exact cross-products has courses of either sign.
 NON_NEGATIVE = dict.fromkeys(FACTORISATIONS, ("V_", "W_", "U_"))
 NON_NEGATIVE |= dict.fromkeys(("Spartan", "Copa", "Copa smooth", "CopaStatic"), ("V_", "W_"))
@@ -87,14 +89,22 @@ def _quiet():
 
 
 def test_every_public_baseline_is_tested():
-    tested = {name.split()[0] for name in [*FACTORISATIONS, *POOLED, *CLASSIFIERS]}
+    tested = {name.split()[0] for name in [*FACTORISATIONS, *POOLED, *TENSORS, *CLASSIFIERS]}
     assert tested - {"TASTE"} == set(baselines.__all__)
 
 
 # --- all estimators -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [*FACTORISATIONS.values(), *POOLED.values(), *CLASSIFIERS.values()])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *FACTORISATIONS.values(),
+        *POOLED.values(),
+        *(getattr(baselines, name) for name in TENSORS),
+        *CLASSIFIERS.values(),
+    ],
+)
 def test_scikit_learn_conventions(make):
     model = make()
     again = clone(model)

@@ -47,6 +47,7 @@ def problems(draw):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(apr, "MIN_BLOCK", 3)
+    monkeypatch.setattr(apr, "MAX_BLOCKS", 10**6)
 
 
 def assert_same(found, expected, scale=1.0):
@@ -122,7 +123,7 @@ def test_blocks_of_patients_change_only_the_rounding_and_threads_no_bit():
     X = tensor("poisson", rng, (40, 4, 5))
     counts, start, options = counts_of(X), random_start(X.shape, 3, rng), AprOptions(max_iter=5)
     alone = Passes(counts)
-    assert len(alone.blocks) > 20
+    assert len(alone.blocks) > 10
     assert alone.blocks[0][0] == 0
     assert alone.blocks[-1][1] == 40
     with ThreadPoolExecutor(3) as pool:
@@ -234,6 +235,16 @@ def test_a_bias_keeps_features_that_no_patient_has_positive():
     found = bias.fit(passes, bias.warm_start(passes, 2, options, rng), 0.05, options).factors
     assert 0 < found.A[1, 2] < 1e-5
     assert min(factor[:, 2].min() for factor in found) > 0
+
+
+def test_entries_that_became_zero_do_not_keep_a_fit_from_ending():
+    X, _ = planted(np.random.default_rng(9), n_patients=60)
+    passes, options = Passes(counts_of(X)), AprOptions(max_iter=300, tol=0.05)
+    start = bias.warm_start(passes, 3, options, np.random.default_rng(0))
+    found = bias.fit(passes, start, 0.15, options)
+    assert found.outcome == "converged"
+    multipliers = reference.multipliers(X, found.factors, 1, 1e-10)[:, :3]
+    assert (multipliers[found.factors.A[:, :3] == 0] > 1.05).any()  # the threshold alone keeps it at zero
 
 
 def test_small_entries_become_zero_and_the_largest_remains():

@@ -64,7 +64,7 @@ class Marble(PoissonTensorModel):
         threshold: float = 0.01,
         n_init: int = 4,
         max_iter: int = 200,
-        tol: float = 1e-6,
+        tol: float = 1e-5,
         kkt_tol: float = 1e-4,
         random_state: Any = None,
         n_jobs: int | None = None,

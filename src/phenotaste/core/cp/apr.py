@@ -192,7 +192,8 @@ class Passes:
     """
 
     def __init__(self, counts: Counts, run: Mapper = map) -> None:
-        size = max(MIN_BLOCK, -(-len(counts.values) // MAX_BLOCKS))
+        # Each block has its own sums over A and B, which are to need no more memory than its non-zeros.
+        size = max(MIN_BLOCK, -(-len(counts.values) // MAX_BLOCKS), 4 * max(counts.shape[1:]))
         self.counts, self.run = counts, run
         self.blocks = list(pairwise(block_edges(counts.starts, size).tolist()))
 
