@@ -461,6 +461,7 @@ def test_what_selection_found(model, cohort):
         for i in range(12)
     ]
     rows += [(1, "bootstrap", "V", 0.9), (1, "starts", "F", 0.1)]
+    rows += [(1, "halves", "V", cosine) for cosine in (0.9, 0.85, 0.79, 0.95)]
     table = pd.DataFrame(rows, columns=["phenotype", "kind", "factor", "similarity"])
     shown = content.build(model, cohort, selection=table)
     found = shown.phenotypes[0].stability
@@ -469,9 +470,15 @@ def test_what_selection_found(model, cohort):
     assert found.starts.share == three(np.mean(values >= 0.8))
     assert len(found.starts.values) == 12
     assert found.bootstrap.median == 0.9
+    assert (found.halves.reproduced, found.halves.comparisons, found.halves.share) == (3, 4, 0.75)
+    assert shown.phenotypes[1].stability.halves is None  # as of a selection without halves
     assert shown.phenotypes[1].stability.bootstrap is None
     assert shown.phenotypes[3].stability is None
-    assert "starts" in shown.overview.stability.lines[0][0]
+    assert [line[0] for line in shown.overview.stability.lines] == [
+        "In halves of the patients",
+        "In other starts",
+        "In resamples of the patients",
+    ]
 
 
 def test_an_applied_review(model, cohort):
