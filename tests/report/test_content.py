@@ -13,7 +13,7 @@ from phenotaste import TASTE, Cohort, simulate
 from phenotaste.disclosure import Gate, round_step
 from phenotaste.errors import InputError
 from phenotaste.patients import NO_PHENOTYPE, Patients
-from phenotaste.report import content
+from phenotaste.report import content, model_figures, table_files
 from phenotaste.report.courses import activity, mean_time, quantile, resampled, shown_points, smoothed
 from phenotaste.report.definitions import map_positions
 from phenotaste.report.names import static_label
@@ -479,6 +479,14 @@ def test_what_selection_found(model, cohort):
         "In other starts",
         "In resamples of the patients",
     ]
+    columns, written = table_files.tables(shown)["phenotypes"]
+    first = dict(zip(columns, written[0], strict=True))
+    assert (first["halves_median"], first["halves_reproducibility"]) == (0.875, 0.75)
+    assert (first["starts_reproducibility"], first["bootstrap_median"]) == (found.starts.share, 0.9)
+    assert dict(zip(columns, written[3], strict=True))["halves_median"] is None
+    figure = model_figures.drawings(shown)["stability"](shown)
+    labels = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert labels == {"halves of the patients (median)", "other starts (median)", "resamples (median)"}
 
 
 def test_an_applied_review(model, cohort):

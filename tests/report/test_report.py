@@ -165,8 +165,6 @@ def test_tables_match_the_content(built, tmp_path):
             ("odds_ratio", phenotype.outcome.odds_ratio),
         ):
             assert row[column] == ("" if value is None else str(value))
-        found = phenotype.stability and phenotype.stability.halves
-        assert row["halves_reproducibility"] == (str(found.share) if found else "")
     assert len(read(paths["hidden.csv"])) == len(built.audit)
     assert len(read(paths["typical_courses.csv"])) == 21 * sum(len(p.typical) for p in built.phenotypes)
     assert "DISCLOSURE_CONTROL_IS_OFF.txt" not in paths
