@@ -46,7 +46,11 @@ def simulated_content(n_phenotypes=5, n_features=None, seed=0, **changes):
                 "typical": _typical(),
                 "profile": _profile(rng, static),
                 "outcome": _outcome(rng),
-                "stability": {"starts": _found(rng), "bootstrap": _found(rng)},
+                "stability": {
+                    "halves": _found(np.random.default_rng(r), 10),
+                    "starts": _found(rng),
+                    "bootstrap": _found(rng),
+                },
                 "similar": [
                     {"phenotype": other + 1, "cosine": round(0.6 - 0.12 * i, 2)}
                     for i, other in enumerate([o for o in range(n_phenotypes) if o != r][:3])
@@ -157,14 +161,16 @@ def _outcome(rng):
     }
 
 
-def _found(rng):
-    values = np.clip(rng.normal(0.9, 0.06, 20), 0, 1).round(3)
+def _found(rng, n=20):
+    values = np.clip(rng.normal(0.9, 0.06, n), 0, 1).round(3)
     return {
         "median": round(float(np.median(values)), 2),
         "low": round(float(values.min()), 2),
         "high": round(float(values.max()), 2),
         "share": round(float((values > 0.85).mean()), 2),
         "values": values.tolist(),
+        "reproduced": int((values > 0.85).sum()),
+        "comparisons": n,
     }
 
 

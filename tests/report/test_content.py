@@ -13,7 +13,7 @@ from phenotaste import TASTE, Cohort, simulate
 from phenotaste.disclosure import Gate, round_step
 from phenotaste.errors import InputError
 from phenotaste.patients import NO_PHENOTYPE, Patients
-from phenotaste.report import content
+from phenotaste.report import content, model_figures, table_files
 from phenotaste.report.courses import activity, mean_time, quantile, resampled, shown_points, smoothed
 from phenotaste.report.definitions import map_positions
 from phenotaste.report.names import static_label
@@ -461,6 +461,7 @@ def test_what_selection_found(model, cohort):
         for i in range(12)
     ]
     rows += [(1, "bootstrap", "V", 0.9), (1, "starts", "F", 0.1)]
+    rows += [(1, "halves", "V", cosine) for cosine in (0.9, 0.85, 0.79, 0.95)]
     table = pd.DataFrame(rows, columns=["phenotype", "kind", "factor", "similarity"])
     shown = content.build(model, cohort, selection=table)
     found = shown.phenotypes[0].stability
@@ -469,9 +470,23 @@ def test_what_selection_found(model, cohort):
     assert found.starts.share == three(np.mean(values >= 0.8))
     assert len(found.starts.values) == 12
     assert found.bootstrap.median == 0.9
+    assert (found.halves.reproduced, found.halves.comparisons, found.halves.share) == (3, 4, 0.75)
+    assert shown.phenotypes[1].stability.halves is None  # as of a selection without halves
     assert shown.phenotypes[1].stability.bootstrap is None
     assert shown.phenotypes[3].stability is None
-    assert "starts" in shown.overview.stability.lines[0][0]
+    assert [line[0] for line in shown.overview.stability.lines] == [
+        "In halves of the patients",
+        "In other starts",
+        "In resamples of the patients",
+    ]
+    columns, written = table_files.tables(shown)["phenotypes"]
+    first = dict(zip(columns, written[0], strict=True))
+    assert (first["halves_median"], first["halves_reproducibility"]) == (0.875, 0.75)
+    assert (first["starts_reproducibility"], first["bootstrap_median"]) == (found.starts.share, 0.9)
+    assert dict(zip(columns, written[3], strict=True))["halves_median"] is None
+    figure = model_figures.drawings(shown)["stability"](shown)
+    labels = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert labels == {"halves of the patients (median)", "other starts (median)", "resamples (median)"}
 
 
 def test_an_applied_review(model, cohort):

@@ -284,7 +284,11 @@ def test_cards_show_patients_profile_outcome_stability_and_similar_phenotypes(pa
     assert "clearly higher" in text
     assert f"Odds ratio {first['outcome']['odds_ratio']:.2f}" in text
     assert f"Found again in {round(100 * first['stability']['starts']['share'])}% of other starts" in text
-    assert card(page, 1).locator(".strip").first.locator(".run").count() == 20
+    halves = f"{first['stability']['halves']['reproduced']} of 10 halves of the patients"
+    assert card(page, 1).locator(".facts").inner_text().split("\n")[-2:] == ["Found in", halves]
+    assert f"Found in {halves}; similarity" in text
+    assert text.index("Found in") < text.index("Found again in")  # before other evidence
+    assert [strip.locator(".run").count() for strip in card(page, 1).locator(".strip").all()] == [10, 20, 20]
     for label in ("early", "late", "steady"):
         assert label in text
     page.get_by_label("Name of phenotype 2").fill("Hypertension")
@@ -295,6 +299,22 @@ def test_cards_show_patients_profile_outcome_stability_and_similar_phenotypes(pa
     assert rows.count() == 6
     card(page, 1).locator(".profile + .mores button").click()
     assert rows.count() == len(first["profile"])
+
+
+def test_replication_is_shown_without_a_cohort_and_left_out_if_unknown(opened):
+    """As of a selection without halves, or of an earlier version."""
+    content = simulated_content()
+    content["overview"]["cohort"] = []
+    for phenotype in content["phenotypes"]:
+        phenotype |= {"prevalence": None, "leading": {"patients": None, "share": None}}
+        phenotype |= {"course": {"visits": None, "months": None}}
+    content["phenotypes"][1]["stability"]["halves"] = None
+    page = opened(content).page
+    assert "halves of the patients" in card(page, 1).locator(".facts").inner_text()
+    assert "Present in" not in card(page, 1).inner_text()
+    assert card(page, 2).locator(".facts").count() == 0
+    assert "Found in" not in card(page, 2).inner_text()
+    assert "Found again in" in card(page, 2).inner_text()
 
 
 def test_suppressed_numbers_are_marked(opened):

@@ -312,14 +312,14 @@ def test_a_folder_receives_all_files_or_none(tmp_path):
 # --- stability -------------------------------------------------------------------------------------------------
 
 
-def make_selection(folder, model, rows=None):
+def make_selection(folder, model, rows=None, kinds=("halves", "starts", "bootstrap")):
     """What `phenotaste select` leaves about the model it chose."""
     model.save(folder / "best")
     rng = np.random.default_rng(0)
     made = [
         (r + 1, kind, factor, similarity)
         for r in range(model.V_.shape[1])
-        for kind in ("starts", "bootstrap")
+        for kind in kinds
         for factor in ("V", "F")
         for similarity in rng.uniform(0.5, 1, 9)
     ]
@@ -340,6 +340,16 @@ def test_stability_is_taken_from_the_selection_that_chose_the_model(call, place,
         mine = table[(table["phenotype"] == kind["number"]) & (table["kind"] == "starts")]["similarity"]
         assert kind["stability"]["starts"]["median"] == pytest.approx(mine.median(), abs=6e-4)
         assert kind["stability"]["bootstrap"]["share"] <= 1
+        assert kind["stability"]["halves"]["comparisons"] == 9
+
+
+def test_a_selection_of_an_earlier_version_has_no_evidence_of_halves(call, place, tmp_path):
+    make_selection(tmp_path / "chosen", TASTE.load(place / "model"), kinds=("starts", "bootstrap"))
+    done = call("report", place / "model", "--selection", "chosen", "--out", "r.html", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for kind in content_of(tmp_path / "r.html")["phenotypes"]:
+        assert kind["stability"]["halves"] is None
+        assert kind["stability"]["starts"]["comparisons"] == 9
 
 
 @pytest.mark.parametrize(
@@ -366,7 +376,7 @@ def test_evidence_files_that_are_no_tables_are_refused(place, tmp_path):
     model = TASTE.load(place / "model")
     make_selection(tmp_path / "s", model)
     whole = (tmp_path / "s" / "evidence.csv").read_bytes()
-    assert len(read_evidence(tmp_path / "s", model)) == 4 * 2 * 2 * 9
+    assert len(read_evidence(tmp_path / "s", model)) == 4 * 3 * 2 * 9
     for content in (b"", b"\xff\xfe", whole[:20], whole + b"1,starts\n", b"a,b\n1,2\n"):
         (tmp_path / "s" / "evidence.csv").write_bytes(content)
         with pytest.raises(InputError, match="cannot be read as the evidence"):

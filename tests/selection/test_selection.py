@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from helpers.cohorts import cohort as made_up
 from phenotaste import TASTE, Cohort, InputError, metrics, selection, simulate
 from phenotaste.selection import execution, rules, table
-from phenotaste.selection.fits import Result, SelectionFolder, estimator, task_patients
+from phenotaste.selection.fits import Result, SelectionFolder, estimator, run_task, task_patients
 from phenotaste.selection.grid import BOOTSTRAP, HALF, START, FitSettings, Task, checked_grid
-from phenotaste.selection.matching import average, evidence
+from phenotaste.selection.matching import average, evidence, match
 from phenotaste.storage.encoding import unpack
 
 TIMES = ["seconds", "processor_seconds"]
@@ -351,13 +351,35 @@ def test_evidence_counts_reproduced_phenotypes(kept, patients):
     assert stored.columns.tolist() == ["phenotype", "kind", "factor", "similarity"]
     pd.testing.assert_frame_equal(stored, found.evidence)
     R = found.rank
+    assert stored["kind"].unique().tolist() == [
+        "halves",
+        "starts",
+        "bootstrap",
+    ]  # and each phenotype begins so
+    assert stored.drop_duplicates("phenotype")["kind"].tolist() == ["halves"] * R
     counts = stored.groupby(["kind", "factor"]).size()
+    assert counts["halves", "V"] == counts["halves", "F"] == 2 * R
     assert counts["starts", "V"] == counts["starts", "F"] == 2 * R
     assert counts["bootstrap", "V"] == counts["bootstrap", "F"] == 2 * R
     short = found.reproducibility.set_index(["phenotype", "kind", "factor"])
     part = stored.query("phenotype == 1 and kind == 'bootstrap' and factor == 'V'")["similarity"]
     assert short.loc[(1, "bootstrap", "V"), "reproducibility"] == np.mean(part >= 0.8)
     assert short.loc[(1, "bootstrap", "V"), "minimum"] == part.min()
+    assert "| 1 | halves | V | 2 |" in (out / "selection.md").read_text()
+
+
+def test_evidence_of_halves_is_the_similarity_to_their_fits(kept, patients):
+    """Both halves of the only split, fitted again as the chosen cell says."""
+    found, _ = kept
+    best = found.best
+    for number in range(2):
+        task = Task("half", best.rank, best.lam, best.mu, best.smooth, number)
+        half = run_task(patients, task, FitSettings())
+        expected = match(Result(best.V_, best.F_, best.H_, {}), half)
+        rows = found.evidence.query("kind == 'halves'")
+        for factor, cosines in (("V", expected.V), ("F", expected.F)):
+            stored = rows[rows["factor"] == factor].groupby("phenotype")["similarity"].nth(number)
+            np.testing.assert_allclose(stored, cosines, rtol=1e-12)
 
 
 def test_bootstraps_and_halves_hold_the_patients_they_should(patients):

@@ -35,8 +35,7 @@ def test_from_cohort_to_model_and_resumed(call, place):
     status, out, err = call("cohort", "--out", "choice", *GRID)
     assert status == 0, err
     assert "← chosen" in out
-    assert "of 2 other starts" in out
-    assert "of 2 bootstrap samples" in out
+    assert re.search(r"Phenotype 1 +\d of 2 halves, \d of 2 other starts, \d of 2 bootstrap samples\s", out)
     assert "fit, halves" in out
     assert re.search(r"CPI [01]\.\d+  V [01]\.\d+  F [01]\.\d+  ← chosen", out)
     folder = place / "choice"

@@ -111,7 +111,7 @@ class Pooled(PhenotypeModel):
         return self
 
     def transform(self, cohort: Cohort) -> Any:
-        """Scores of patients under the fitted definitions, each patient on its own.
+        """Scores of patients under the fitted definitions, each patient on their own.
 
         Examples
         --------

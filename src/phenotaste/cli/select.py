@@ -178,6 +178,7 @@ def halves_text(row: Any) -> str:
 
 def print_selection(result: "Selection", out: Path) -> None:
     from phenotaste.cli.terminal import print_list
+    from phenotaste.selection.matching import KINDS
     from phenotaste.selection.rules import by_rank
 
     chosen = result.as_dict()
@@ -196,13 +197,15 @@ def print_selection(result: "Selection", out: Path) -> None:
         ],
     )
     table = result.reproducibility
-    kinds = {"starts": "other starts", "bootstrap": "bootstrap samples"}
+    names = {
+        kind: text.removesuffix(" of the patients") for kind, text in KINDS.items()
+    }  # to fit into a line
     lines = []
     for number, part in table[table["factor"] == "V"].groupby("phenotype"):
         fractions = zip(part["kind"], part["reproducibility"], part["comparisons"], strict=True)
-        text = ", ".join(f"{fraction:.0%} of {count} {kinds[kind]}" for kind, fraction, count in fractions)
-        lines.append((f"Phenotype {number}", text))
-    print_list("Reproducibility (temporal definition, cosine of at least 0.8)", lines)
+        found = [f"{round(fraction * count)} of {count} {names[kind]}" for kind, fraction, count in fractions]
+        lines.append((f"Phenotype {number}", ", ".join(found)))
+    print_list("Reproduced in (temporal definition, cosine of at least 0.8)", lines)
     print_list(
         f"{result.rank} phenotypes chosen by the rule {result.rule}",
         [

@@ -11,6 +11,7 @@ from phenotaste.cohort import Cohort
 from phenotaste.plotting import (
     BLUE,
     FORMATS,
+    GREEN,
     GREY,
     INK,
     LINE,
@@ -19,6 +20,7 @@ from phenotaste.plotting import (
     TITLE_SIZE,
     add_colorbar,
     axis_legend,
+    axis_legend_below,
     clean_axes,
     escape_name,
     hide_frame,
@@ -30,6 +32,7 @@ from phenotaste.report import panels
 from phenotaste.report.content import build
 from phenotaste.report.panels import phenotype_label
 from phenotaste.report.schema import Content, Phenotype
+from phenotaste.report.stability import MIN_COSINE
 from phenotaste.storage.atomic import write_file
 
 if TYPE_CHECKING:
@@ -233,23 +236,26 @@ def outcome(content: Content) -> "Figure":
 
 
 def stability(content: Content) -> "Figure":
-    """Similarity of each phenotype to its counterparts in other starts and in resamples."""
+    """Similarity of each phenotype to its counterparts in halves of the patients, other starts and resamples."""
     shown = [p for p in content.phenotypes if p.stability is not None]
     figure, axis, rows = phenotype_rows(shown, "Cosine with the counterpart in another run")
     for y, phenotype in zip(rows, shown, strict=True):
         assert phenotype.stability is not None
-        kinds = (("other starts", phenotype.stability.starts), ("resamples", phenotype.stability.bootstrap))
-        for shift, (kind, runs), colour in zip((0.16, -0.16), kinds, (BLUE, RED), strict=True):
+        found = phenotype.stability
+        for kind, runs, shift, colour, marker in (
+            ("halves of the patients", found.halves, 0.25, GREEN, "s"),
+            ("other starts", found.starts, 0.0, BLUE, "o"),
+            ("resamples", found.bootstrap, -0.25, RED, "D"),
+        ):
             if runs is not None:
                 heights = np.full(len(runs.values), y + shift)
-                axis.plot(runs.values, heights, "|", color=colour, alpha=0.5, markersize=8)
-                marker = "o" if kind == "other starts" else "D"
-                axis.plot(
-                    runs.median, y + shift, marker, color=colour, markersize=5, label=f"{kind} (median)"
-                )
-    axis.set_xlim(right=1.02)
+                axis.plot(runs.values, heights, "|", color=colour, alpha=0.5, markersize=7)
+                label = f"{kind} (median)"
+                axis.plot(runs.median, y + shift, marker, color=colour, markersize=4, label=label)
+    axis.axvline(MIN_COSINE, color=LINE, linewidth=1, zorder=0)  # from here it counts as reproduced
+    axis.set_xlim(min(axis.get_xlim()[0], MIN_COSINE - 0.05), 1.01)
     set_labels(axis, "Reproducibility of each phenotype", title_size=TITLE_SIZE)
-    axis_legend(axis)
+    axis_legend_below(axis)
     return figure
 
 

@@ -139,17 +139,20 @@ class OutcomeLink:
 
 @dataclass(frozen=True)
 class Reproducibility:
-    """Cosines with the counterparts in other starts, or in resamples."""
+    """Cosines with the counterparts in halves of the patients, in other starts, or in resamples."""
 
     median: float
     low: float
     high: float
     share: float  # of runs that reproduce it
     values: list[float] = field(default_factory=list)  # at most 100
+    reproduced: int = 0  # runs that reproduce it, of `comparisons`
+    comparisons: int = 0
 
 
 @dataclass(frozen=True)
 class Stability:
+    halves: Reproducibility | None = None
     starts: Reproducibility | None = None
     bootstrap: Reproducibility | None = None
 

@@ -1,4 +1,4 @@
-"""How reproducible each phenotype is, from the evidence that `phenotaste select` writes: other starts, resamples."""
+"""How reproducible each phenotype is, from the evidence that `phenotaste select` writes: halves, starts, resamples."""
 
 import math
 import os
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 EVIDENCE, BEST = "evidence.csv", "best"
 COLUMNS = ("phenotype", "kind", "factor", "similarity")
 FACTORS = ("V", "F")
-KINDS = {"starts": "other starts", "bootstrap": "resamples of the patients"}
+KINDS = {
+    "halves": "halves of the patients",
+    "starts": "other starts",
+    "bootstrap": "resamples of the patients",
+}
 MAX_FILE_SIZE = 64 * 2**20
 MIN_COSINE = 0.8  # from which a phenotype counts as reproduced
 MAX_VALUES = 100
@@ -90,7 +94,8 @@ def reproducibility(cosines: np.ndarray) -> Reproducibility | None:
     median, low, high = (rounded(float(np.quantile(cosines, q))) or 0.0 for q in (0.5, 0.05, 0.95))
     kept = np.sort(cosines)[np.linspace(0, len(cosines) - 1, min(len(cosines), MAX_VALUES)).astype(int)]
     share = rounded(float(np.mean(cosines >= MIN_COSINE))) or 0.0
-    return Reproducibility(median, low, high, share, rounded_all(kept))
+    reproduced = int(np.sum(cosines >= MIN_COSINE))
+    return Reproducibility(median, low, high, share, rounded_all(kept), reproduced, len(cosines))
 
 
 def overall_stability(evidence: "pd.DataFrame | None", numbers: list[int]) -> StabilityText | None:

@@ -118,6 +118,8 @@ PHENOTYPE_COLUMNS = (
     "odds_ratio",
     "odds_ratio_low",
     "odds_ratio_high",
+    "halves_median",
+    "halves_reproducibility",
     "starts_median",
     "starts_reproducibility",
     "bootstrap_median",
@@ -127,8 +129,7 @@ PHENOTYPE_COLUMNS = (
 
 def phenotype_row(phenotype: Phenotype) -> Sequence[Any]:
     link, stability = phenotype.outcome, phenotype.stability
-    starts = stability and stability.starts
-    bootstrap = stability and stability.bootstrap
+    runs = (stability.halves, stability.starts, stability.bootstrap) if stability else (None, None, None)
     return (
         phenotype.number,
         phenotype.name,
@@ -138,8 +139,7 @@ def phenotype_row(phenotype: Phenotype) -> Sequence[Any]:
         phenotype.leading.patients,
         phenotype.leading.share,
         *((link.name, link.leading, link.rest, link.odds_ratio, link.low, link.high) if link else [None] * 6),
-        *((starts.median, starts.share) if starts else [None] * 2),
-        *((bootstrap.median, bootstrap.share) if bootstrap else [None] * 2),
+        *(value for each in runs for value in ((each.median, each.share) if each else (None, None))),
     )
 
 

@@ -28,7 +28,7 @@ from phenotaste.plotting import (
     set_suptitle,
 )
 from phenotaste.selection.fits import Result
-from phenotaste.selection.matching import MIN_COSINE, match
+from phenotaste.selection.matching import KINDS, MIN_COSINE, match
 from phenotaste.selection.rules import by_rank
 from phenotaste.storage.atomic import write_file
 
@@ -191,10 +191,9 @@ def as_result(V: np.ndarray) -> Result:
 
 
 def evidence(result: "Selection") -> "Figure":
-    """Similarity of each phenotype to its counterparts in other starts and in resampled patients."""
+    """Similarity of each phenotype to its counterparts in halves of the patients, other starts and resamples."""
     table = result.evidence
-    kinds = [kind for kind in ("starts", "bootstrap") if (table["kind"] == kind).any()]
-    titles = {"starts": "other starts", "bootstrap": "resampled patients"}
+    kinds = [kind for kind in KINDS if (table["kind"] == kind).any()]
     figure = new_figure(max(6.0, 2.0 + 0.55 * result.rank), 1.2 + 2.3 * len(kinds))
     axes = figure.subplots(len(kinds), 1, sharex=True, squeeze=False)[:, 0]
     for axis, kind in zip(axes, kinds, strict=True):
@@ -203,7 +202,7 @@ def evidence(result: "Selection") -> "Figure":
             scatter(axis, rows, colour, shift, {"V": "temporal", "F": "static"}[factor] + " definition")
         axis.axhline(MIN_COSINE, color=LINE, linewidth=1, zorder=0)
         axis.set_ylim(-0.03, 1.03)
-        title = f"Each phenotype and its counterparts in {titles[kind]}"
+        title = f"Each phenotype and its counterparts in {KINDS[kind]}"
         set_labels(axis, title, y="cosine", title_size=TITLE_SIZE)
         clean_axes(axis)
     set_labels(axes[-1], x=f"phenotype (above the line at {MIN_COSINE:g} it counts as reproduced)")
@@ -282,6 +281,6 @@ FIGURES: dict[str, Callable[["Selection"], "Figure"]] = {
 }
 NEEDS = {
     "weights": "more than one lam, mu or smooth",
-    "evidence": "starts or resamples to compare with",
+    "evidence": "halves, starts or resamples to compare with",
     "halves": "fits of halves of the patients",
 }

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_COSINE = 0.8  # with its partner, from which a phenotype counts as reproduced
-STARTS, BOOTSTRAP = "starts", "bootstrap"
+HALVES, STARTS, BOOTSTRAP = "halves", "starts", "bootstrap"
+KINDS = {  # of evidence, in the order in which it counts, and what a phenotype is compared in
+    HALVES: "halves of the patients",
+    STARTS: "other starts",
+    BOOTSTRAP: "bootstrap samples",
+}
 COLUMNS = ["phenotype", "kind", "factor", "similarity"]
 
 
@@ -38,19 +43,25 @@ def match(reference: Result, other: Result) -> Matched:
     return Matched(partner, cosines[rows, partner], static)
 
 
-def evidence(best: Result, others: Iterable[Result], resampled: Iterable[Result]) -> "pd.DataFrame":
-    """Return the cosine with the partner, one row for each phenotype, comparison and factor."""
+def evidence(
+    best: Result, others: Iterable[Result], resampled: Iterable[Result], halves: Iterable[Result] = ()
+) -> "pd.DataFrame":
+    """Return the cosine with the partner, one row for each phenotype, comparison and factor.
+
+    `others` are other starts, `resampled` fits of bootstrap samples, and `halves` fits of halves of the patients.
+    """
     import pandas as pd
 
     rows: list[tuple[int, str, str, float]] = []
-    for kind, results in ((STARTS, others), (BOOTSTRAP, resampled)):
+    for kind, results in zip(KINDS, (halves, others, resampled), strict=True):
         for result in results:
             matched = match(best, result)
             for factor, cosines in (("V", matched.V), ("F", matched.F)):
                 if cosines is not None:
                     rows += [(r + 1, kind, factor, float(cosine)) for r, cosine in enumerate(cosines)]
     table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.sort_values(COLUMNS[:3], ascending=[True, False, False], kind="stable", ignore_index=True)
+    order = table.assign(kind=table["kind"].map(list(KINDS).index), factor=table["factor"] != "V")
+    return table.loc[order.sort_values(COLUMNS[:3], kind="stable").index].reset_index(drop=True)
 
 
 def reproducibility(table: "pd.DataFrame") -> "pd.DataFrame":

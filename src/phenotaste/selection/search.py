@@ -25,6 +25,7 @@ from phenotaste.selection.grid import (
     Grid,
     Task,
     checked_grid,
+    half_tasks,
 )
 from phenotaste.selection.selection import Selection
 from phenotaste.selection.table import grid_table, write_table
@@ -71,7 +72,8 @@ def select(
         the paper's.
     bootstraps : bootstrap samples of the patients to which the chosen cell is fitted, as evidence for each phenotype.
     halves : how often the patients are split into two random halves, which are fitted separately for every cell: do
-        their phenotypes match? Each split costs about as much as five starts; 0 omits them.
+        their phenotypes match, and which of the chosen model do they have? Each split costs about as much as five
+        starts; 0 omits them.
     consensus : also average the phenotypes over the starts of the chosen cell.
     out : folder for every finished fit, tables, figures and the best model; nothing in it is about a single patient.
     resume : resume the selection in `out`; the result has the same bits as without an interruption. The grid may be
@@ -142,6 +144,7 @@ class Search:
         best_start, others = starts[start], [result for task, result in starts.items() if task != start]
         resampled = [Task(BOOTSTRAP, *cell, number) for number in range(self.bootstraps)]
         self.fit(resampled)
+        halves = self.folder.load_all(half_tasks(cell, self.halves))
         best = fit(self.source.cohort, start, self.settings)
         average = (
             matching.consensus_model(best, matching.average(best_start, others), self.source.cohort)
@@ -153,7 +156,9 @@ class Search:
             best=best,
             rule=self.rule,
             start=start.number,
-            evidence=matching.evidence(best_start, others, self.folder.load_all(resampled).values()),
+            evidence=matching.evidence(
+                best_start, others, self.folder.load_all(resampled).values(), halves.values()
+            ),
             consensus=average,
             definitions=[result.V for result in starts.values()],
         )

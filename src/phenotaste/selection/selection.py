@@ -32,7 +32,8 @@ class Selection:
     ----------
     table : a row for each cell of the grid; `chosen` marks the one that the rule chose.
     best : the chosen cell's start with the lowest objective, fitted.
-    evidence : the cosine of each phenotype of `best` with its partner in every other start and bootstrap sample.
+    evidence : the cosine of each phenotype of `best` with its partner in the fit of every half of the patients, in
+        every other start and in every bootstrap sample.
     consensus : the matched average of the cell's starts as a model, if requested.
     rule, start : the rule that chose, and the number of the start that is `best`.
     definitions : V of every start of the chosen cell.
@@ -161,12 +162,13 @@ def render(result: "Selection") -> str:
         "",
         "## Reproducibility of each phenotype",
         "",
-        "Cosine with the one-to-one partner in other starts and in bootstrap samples; a phenotype is reproduced if it "
-        "is at least 0.8.",
+        "Cosine with the one-to-one partner in halves of the patients, fitted separately, in other starts and in "
+        "bootstrap samples; a phenotype is reproduced if it is at least 0.8.",
         "",
         *markdown(result.reproducibility),
         "",
-        "A phenotype that other starts or bootstrap samples do not reproduce depends on chance: do not rely on it. "
+        "A phenotype that halves of the patients, other starts or bootstrap samples do not reproduce depends on "
+        "chance: do not rely on it. "
         "`table.csv` and `evidence.csv` have all figures.",
         "",
         f"phenotaste {__version__}",

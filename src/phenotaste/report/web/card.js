@@ -14,7 +14,17 @@ function fact(label, text, share) {
   );
 }
 
+// Whether other patients give the same phenotype is known without a cohort, too.
 function facts(phenotype) {
+  const halves = phenotype.stability?.halves;
+  const replication = halves
+    ? [fact("Found in", `${halves.reproduced} of ${halves.comparisons} halves of the patients`, halves.share)]
+    : [];
+  const shown = [...(HAS_PATIENTS ? patientFacts(phenotype) : []), ...replication];
+  return shown.length === 0 ? null : make("dl", { class: "facts" }, shown);
+}
+
+function patientFacts(phenotype) {
   const { patients, share } = phenotype.leading;
   const leading =
     patients === null && share === null
@@ -22,16 +32,14 @@ function facts(phenotype) {
       : patients === null
         ? percent(share)
         : `${content.trusted ? "" : "about "}${count(patients)}${share === null ? "" : ` (${percent(share)})`}`;
-  return make(
-    "dl",
-    { class: "facts" },
+  return [
     fact(
       "Present in",
       phenotype.prevalence === null ? WITHHELD : `${percent(phenotype.prevalence)} of patients`,
       phenotype.prevalence,
     ),
     fact("Leads in", leading, share),
-  );
+  ];
 }
 
 function arrow(path) {
@@ -63,7 +71,7 @@ class Card {
       this.makeMerge(),
       this.mergeTarget,
       this.note,
-      HAS_PATIENTS ? facts(phenotype) : null,
+      facts(phenotype),
       make("div", { class: "body" }, this.bars.element, evidence(phenotype)),
       furtherEvidence(phenotype, this.links),
       this.makeComment(),

@@ -1,4 +1,4 @@
-// Evidence on a phenotype: course, profile of its patients, outcome, stability, similar phenotypes.
+// Evidence on a phenotype: course, profile of its patients, stability, outcome, similar phenotypes.
 
 // Without a cohort the page shows definitions only.
 const HAS_PATIENTS =
@@ -174,8 +174,11 @@ function outcomeBlock(link) {
   );
 }
 
+const foundIn = (runs) => `Found in ${runs.reproduced} of ${runs.comparisons}`;
+const foundAgain = (runs) => `Found again in ${percent(runs.share)} of`;
+
 function stabilityBlock(stability) {
-  const describe = (runs, what) =>
+  const describe = (runs, what, finding) =>
     make(
       "div",
       { class: "runs" },
@@ -183,14 +186,15 @@ function stabilityBlock(stability) {
       make(
         "p",
         {},
-        make("b", {}, `Found again in ${percent(runs.share)}`),
-        ` of ${what}; similarity ${ratio(runs.median)} (${ratio(runs.low)} to ${ratio(runs.high)})`,
+        make("b", {}, finding(runs)),
+        ` ${what}; similarity ${ratio(runs.median)} (${ratio(runs.low)} to ${ratio(runs.high)})`,
       ),
     );
   return block(
     "Stability",
-    stability.starts ? describe(stability.starts, "other starts") : null,
-    stability.bootstrap ? describe(stability.bootstrap, "resampled cohorts") : null,
+    stability.halves ? describe(stability.halves, "halves of the patients", foundIn) : null,
+    stability.starts ? describe(stability.starts, "other starts", foundAgain) : null,
+    stability.bootstrap ? describe(stability.bootstrap, "resampled cohorts", foundAgain) : null,
   );
 }
 
@@ -213,8 +217,10 @@ function evidence(phenotype) {
 function furtherEvidence(phenotype, links) {
   const { outcome, stability, similar } = phenotype;
   const blocks = [];
+  if (stability && (stability.halves || stability.starts || stability.bootstrap)) {
+    blocks.push(stabilityBlock(stability));
+  }
   if (outcome) blocks.push(outcomeBlock(outcome));
-  if (stability && (stability.starts || stability.bootstrap)) blocks.push(stabilityBlock(stability));
   if (similar.length > 0) blocks.push(similarBlock(phenotype, links));
   return make("div", { class: "further" }, blocks);
 }
