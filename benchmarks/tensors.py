@@ -31,10 +31,14 @@ class Method(NamedTuple):
     called: str  # a function of `module`, or a method of a class in it
 
 
-POISSON = {"n_init": 1, "tol": 0.0, "kkt_tol": 0.0}
+ONE_START = {"n_init": 1, "tol": 0.0}
+POISSON = {**ONE_START, "kkt_tol": 0.0}
 METHODS = {
     "Limestone": Method("phenotaste.core.cp.apr", POISSON, "Passes.divergence"),
     "Marble": Method("phenotaste.core.cp.apr", POISSON, "Passes.divergence"),
+    "NonnegativeCP": Method("phenotaste.core.cp.nonnegative", ONE_START, "step"),
+    "SUSTain": Method("phenotaste.core.cp.sustain", ONE_START, "step"),
+    "Granite": Method("phenotaste.core.cp.granite", ONE_START, "step"),
 }
 
 
@@ -169,9 +173,10 @@ def page(results: dict[str, Any]) -> str:
                 f"# Tensors of patients × A × B, {date.today().isoformat()}",
                 report.machine_lines(results["machine"]),
                 f"{shape}, {first['nonzeros']:,} non-zeros ({first['count_bytes'] / 1e6:,.0f} MB; {dense:,.0f} GB if "
-                f"it were dense), R={results['rank']}, one start, all cores, each method in its own process. An "
-                "iteration updates each factor up to ten times; figures are medians without the first. A fit counts "
-                "the co-occurrences, iterates (Marble: after 20 of Limestone's iterations) and solves the scores. "
+                f"it were dense), R={results['rank']}, one start, each method in its own process, Limestone and Marble "
+                "on all cores, the others on one. An iteration updates each factor once, of Limestone and Marble up to "
+                "ten times; figures are medians without the first. A fit counts the co-occurrences, iterates (Marble: "
+                "after 20 of Limestone's iterations, SUSTain: after 20 of NonnegativeCP's) and solves the scores. "
                 f"The bar is {LIMIT:g} s an iteration on two cores.",
                 report.table(heads, rows),
                 *(

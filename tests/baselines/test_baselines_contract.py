@@ -96,7 +96,15 @@ def test_every_public_baseline_is_tested():
 # --- all estimators -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [*FACTORISATIONS.values(), *POOLED.values(), *CLASSIFIERS.values()])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *FACTORISATIONS.values(),
+        *POOLED.values(),
+        *(getattr(baselines, name) for name in TENSORS),
+        *CLASSIFIERS.values(),
+    ],
+)
 def test_scikit_learn_conventions(make):
     model = make()
     again = clone(model)

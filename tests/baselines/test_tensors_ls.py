@@ -79,7 +79,7 @@ def test_scores_do_not_depend_on_the_other_patients(name, fitted, patients):
         np.testing.assert_array_equal(fitted[name].transform(patients[k]), W[[k]])
 
 
-@pytest.mark.parametrize("name", ["NonnegativeCP", "Granite"])
+@method
 def test_scores_of_the_fit_are_those_of_new_patients(name, fitted, patients):
     np.testing.assert_array_equal(fitted[name].transform(patients), fitted[name].W_)
 

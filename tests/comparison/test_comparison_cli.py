@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phenotaste import simulate
+from phenotaste import comparison, simulate
 
 SMALL = ("--methods", "spartan,nmf,raw", "--ranks", "3", "--halves", "1", "--starts", "1", "--splits", "2")
 
@@ -70,8 +70,9 @@ def test_refusals_are_one_sentence(call, place, options, message):
 
 
 def test_a_killed_comparison_resumes_to_the_same_table(place):
-    command = [sys.executable, "-m", "phenotaste.cli", "compare", "cohort", *SMALL, "--jobs", "2", "--out"]
-    subprocess.run([*command, "whole"], cwd=place, check=True, capture_output=True)
+    """Workers and parent are killed; the comparison is resumed in this process."""
+    options = ("--methods", "nmf,svd", "--ranks", "3", "--halves", "6", "--starts", "1", "--splits", "1")
+    command = [sys.executable, "-m", "phenotaste.cli", "compare", "cohort", *options, "--jobs", "2", "--out"]
     process = subprocess.Popen(
         [*command, "killed"], cwd=place, stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -81,6 +82,10 @@ def test_a_killed_comparison_resumes_to_the_same_table(place):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    subprocess.run([*command, "killed", "--resume"], cwd=place, check=True, capture_output=True)
+    finished = len(list((place / "killed" / "fits").glob("*.safetensors")))
+    same = {"ranks": 3, "halves": 6, "starts": 1, "splits": 1, "jobs": 1}
+    for name, resume in (("killed", True), ("whole", False)):
+        comparison.compare(place / "cohort", ["nmf", "svd"], out=place / name, resume=resume, **same)
+    assert 0 < finished < len(list((place / "whole" / "fits").iterdir()))
     for name in ("table.csv", "phenotypes.csv", "counterparts.csv"):
         assert (place / "killed" / name).read_bytes() == (place / "whole" / name).read_bytes(), name

@@ -31,6 +31,7 @@ PUBLIC = {
     "phenotaste.simulate": ["Truth", "ehr", "heart_failure", "recovery"],
     "phenotaste.selection": ["Selection", "select"],
     "phenotaste.prediction": ["Evaluation", "Progress", "evaluate"],
+    "phenotaste.comparison": ["Comparison", "compare"],
     "phenotaste.baselines": [
         "CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier", "Granite", "Limestone", "Marble",
         "NonnegativeCP", "PatientLDA", "PatientNMF", "PatientSVD", "RawGradientBoosting", "RawLogistic", "SUSTain",
@@ -65,6 +66,7 @@ PUBLIC = {
     "phenotaste.errors": ["InputError"],
 }  # fmt: skip
 CONSTANTS = {
+    "phenotaste.comparison": ["METHODS"],
     "phenotaste.selection": ["RULES"],
     "phenotaste.sources.eicu": ["STAYS", "CODES"],
     "phenotaste.sources.fhir": ["DATES", "MEDICATIONS"],
@@ -75,6 +77,8 @@ CONSTANTS = {
 }
 # Methods used only by other parts of the package.
 INTERNAL = {
+    "Comparison.of",
+    "Comparison.save",
     "Evaluation.save",
     "Selection.save",
     "Workspace.confine",

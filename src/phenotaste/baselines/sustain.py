@@ -71,7 +71,8 @@ class SUSTain(TensorModel):
     def _fit_counts(self, counts: Counts, rng: np.random.Generator) -> TensorFit:
         start = nonnegative.random_start(counts.shape, self.rank, rng)
         model, losses, outcome = sustain.fit(counts, start, self.max_score, self.max_iter, self.tol)
-        return TensorFit(model.factors, losses, outcome, {"scales_": model.scales})
+        W = sustain.project(counts, model, self.max_score)
+        return TensorFit(model.factors._replace(W=W), losses, outcome, {"scales_": model.scales})
 
     def _score_counts(self, counts: Counts) -> Array:
         factors = Factors(np.zeros((0, self.rank)), self.A_, self.B_)

@@ -1,4 +1,4 @@
-"""`phenotaste study`: run one of the paper's experiments."""
+"""`phenotaste study`: run one of the paper's experiments, or a comparison of all methods."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,8 @@ class StudyChoice(StrEnum):
     SCALE = "scale"
     PREDICTION = "prediction"
     HEART_FAILURE = "heart-failure"
+    ICU = "icu"
+    CLAIMS = "claims"
 
 
 class SizeChoice(StrEnum):
@@ -44,7 +46,7 @@ def study(
     seed: Seed = 0,
     starts: Annotated[int | None, typer.Option(help="Starts of each setting.", show_default=False)] = None,
     splits: Annotated[
-        int | None, typer.Option(help="Splits of the patients (prediction).", show_default=False)
+        int | None, typer.Option(help="Splits of the patients (prediction, icu, claims).", show_default=False)
     ] = None,
     size: Annotated[
         SizeChoice | None, typer.Option(help="Size of the study (prediction).", show_default=False)
@@ -72,15 +74,34 @@ def study(
     synpuf: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of DE-SynPUF files (speed, prediction).", metavar="DIR", show_default=False
+            help="Folder of DE-SynPUF files (speed, prediction, claims).", metavar="DIR", show_default=False
         ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the stays of the PhysioNet Challenge 2012 (icu).",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, separated by commas; by default all without networks (icu, claims).",
+            show_default=False,
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(help="Numbers of phenotypes, separated by commas (icu, claims).", show_default=False),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Run one of the paper's experiments on simulated or public data.
+    """Run one of the paper's experiments, or a comparison of all methods, on simulated or public data.
 
-    Writes results.csv, summary.csv, a figure and a page that compares the measurements with the paper. Each finished
-    part is written at once: --resume continues an interrupted run.
+    Writes results.csv, summary.csv, a figure and a page about the measurements. Each finished part is written at
+    once: --resume continues an interrupted run.
 
     Example:
 
@@ -104,6 +125,9 @@ def study(
         limit_minutes=limit_minutes,
         device=device and device.value,
         synpuf=None if synpuf is None else str(synpuf.resolve()),
+        data=None if data is None else str(data.resolve()),
+        methods=methods,
+        ranks=ranks,
     )
     try:
         with study_progress() as callback:

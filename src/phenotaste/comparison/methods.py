@@ -25,6 +25,7 @@ class Method(NamedTuple):
     courses: bool = False  # whether it has a course of each phenotype
     ranked: bool = True  # whether it has phenotypes; a classifier has none
     threaded: bool = False  # whether it has n_jobs
+    random: bool = True  # whether it draws random numbers
 
 
 METHODS = {
@@ -45,7 +46,7 @@ METHODS = {
     "nmf-kl": Method("NMF of patients, KL", "PatientNMF", {"loss": "kullback-leibler"}),
     "visit-nmf": Method("NMF of visits", "VisitNMF"),
     "lda": Method("LDA", "PatientLDA"),
-    "svd": Method("Truncated SVD", "PatientSVD"),
+    "svd": Method("Truncated SVD", "PatientSVD", random=False),
     "limestone": Method("Limestone", "Limestone", {}, ("kinds",)),
     "marble": Method("Marble", "Marble", {}, ("kinds",)),
     "granite": Method("Granite", "Granite", {}, ("kinds",)),
@@ -74,7 +75,9 @@ class MethodSettings:
 def make(name: str, rank: int | None, seed: int, settings: MethodSettings) -> Any:
     """Return the estimator of a method, with its own defaults where `settings` has nothing else."""
     method = METHODS[name]
-    chosen: dict[str, Any] = dict(method.settings) | {"random_state": seed}
+    chosen: dict[str, Any] = dict(method.settings)
+    if method.random:
+        chosen["random_state"] = seed
     if method.threaded:
         chosen["n_jobs"] = settings.threads
     if "kinds" in method.needs:

@@ -42,7 +42,7 @@ def interval(name: str, values: Array) -> dict[str, float]:
     return {f"{name}_low": float(low), f"{name}_high": float(high)}
 
 
-def over_splits(values: Sequence[float], name: str) -> dict[str, float]:
+def over_splits(values: Sequence[float], name: str, ratio: float = TEST / TRAIN) -> dict[str, float]:
     """Return the interval of the mean over repeated splits (Nadeau and Bengio 2003).
 
     Splits share patients, so that their variance alone is too small; the ratio of test to training patients corrects
@@ -51,7 +51,7 @@ def over_splits(values: Sequence[float], name: str) -> dict[str, float]:
     n = len(values)
     if n < 2:
         return {f"{name}_splits_low": np.nan, f"{name}_splits_high": np.nan}
-    width = stats.t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt((1 / n + TEST / TRAIN) * np.var(values, ddof=1))
+    width = stats.t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt((1 / n + ratio) * np.var(values, ddof=1))
     low, high = np.mean(values) - width, np.mean(values) + width
     if name in NAMES:  # bounded measures
         low, high = max(low, 0.0), min(high, 1.0)

@@ -1,4 +1,4 @@
-"""The paper's experiments on simulated and public data; each runs as `phenotaste study NAME`."""
+"""The paper's experiments and comparisons of all methods, on simulated and public data: `phenotaste study NAME`."""
 
 from phenotaste.studies.run import run
 from phenotaste.studies.study import NAMES, Options

@@ -19,6 +19,8 @@ MODULES = {
     "scale": "scale",
     "prediction": "prediction",
     "heart-failure": "heart_failure",
+    "icu": "icu",
+    "claims": "claims",
 }
 NAMES = tuple(MODULES)
 """The names of the studies."""
@@ -48,6 +50,9 @@ class Options:
     limit_minutes: float | None = None  # of one cell
     device: str | None = None
     synpuf: str | None = None  # the folder of DE-SynPUF
+    data: str | None = None  # the folder of the ICU stays
+    methods: str | None = None  # of `comparison.METHODS`, separated by commas
+    ranks: str | None = None  # numbers of phenotypes, separated by commas
 
     def given(self) -> set[str]:
         """Return the names of the options that are set; a study refuses those that it does not have.
