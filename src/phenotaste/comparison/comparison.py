@@ -204,7 +204,7 @@ def prediction(plan: Plan, finished: Finished, method: str, rank: int | None) ->
     """Mean AUC over the splits, and the interval of the mean."""
     row: dict[str, float] = {}
     splits = [found for found in results(SPLIT, plan.splits, finished, method, rank) if found is not None]
-    for name in ("auc", "auc_static"):
+    for name in ("auc", "auc_static", "auc_size"):
         values = [found.figures[name] for found in splits if found.figures[name] is not None]
         row[name] = float(np.mean(values)) if values else np.nan
         interval = over_splits(values, "auc") if len(values) > 1 else {}

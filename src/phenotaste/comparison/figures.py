@@ -40,6 +40,7 @@ PANELS = (
     ("groups_V", "Between groups, codes", "cosine"),
     ("auc", "Prediction, scores", "AUC"),
     ("auc_static", "Prediction, with static", "AUC"),
+    ("auc_size", "… and record size", "AUC"),
     ("held_out_error", "Error in other patients", "share of squares"),
     ("processor_seconds", "Processor time", "seconds"),
 )

@@ -110,7 +110,7 @@ def run_split(patients: Patients, task: Task, settings: FitSettings, threads: in
     else:
         model.fit(cohorts.train)
     found = aucs(model, cohorts.train, cohorts.validation, cohorts.test, settings.seed(task))
-    return Result(None, None, {"auc": found.scores, "auc_static": found.static})
+    return Result(None, None, {"auc": found.scores, "auc_static": found.static, "auc_size": found.size})
 
 
 compiled: set[tuple[str, int | None]] = set()

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse.linalg import norm as sparse_norm
 from sklearn.metrics import roc_auc_score
 
 from phenotaste import metrics
@@ -28,10 +29,11 @@ class Matched(NamedTuple):
 
 
 class Aucs(NamedTuple):
-    """Areas under the ROC curve on test patients, from the scores alone and with static features."""
+    """Areas under the ROC curve on test patients; NaN where there is nothing to add, and for classifiers."""
 
-    scores: float
-    static: float  # NaN without static features, and for classifiers
+    scores: float  # from the scores alone
+    static: float  # and the static features
+    size: float  # and the size of the record
 
 
 def match(V: Array, F: Array | None, other_V: Array, other_F: Array | None) -> Matched:
@@ -88,14 +90,30 @@ def aucs(model: Any, train: Cohort, validation: Cohort, test: Cohort, seed: int)
     """
     if hasattr(model, "classes_"):
         risk = model.predict_proba(test)[:, 1]
-        return Aucs(float(roc_auc_score(is_case(test), risk)), float("nan"))
+        return Aucs(float(roc_auc_score(is_case(test), risk)), float("nan"), float("nan"))
     parts = train, validation, test
-    scores = [np.asarray(model.transform(part), np.float64) for part in parts]
-    alone = regression_auc(scores, parts, seed)
-    if train.static is None or not train.static.shape[1]:
-        return Aucs(alone, float("nan"))
-    both = [np.hstack([W, np.asarray(part.static)]) for W, part in zip(scores, parts, strict=True)]
-    return Aucs(alone, regression_auc(both, parts, seed))
+    known = [np.asarray(model.transform(part), np.float64) for part in parts]
+    found = [regression_auc(known, parts, seed)]
+    for more in (static_of, record_size):
+        columns = [more(part) for part in parts]
+        known = [np.hstack(pair) for pair in zip(known, columns, strict=True)]
+        found.append(regression_auc(known, parts, seed) if columns[0].shape[1] else float("nan"))
+    return Aucs(*found)
+
+
+def static_of(cohort: Cohort) -> Array:
+    return np.zeros((len(cohort), 0)) if cohort.static is None else np.asarray(cohort.static)
+
+
+def record_size(cohort: Cohort) -> Array:
+    """log ‖X_k‖ of each patient, a column; 0 without a history.
+
+    Scores that are relative to the size of the record leave it out, others contain it: with it, both know the same.
+    """
+    norms = sparse_norm(cohort.visits, axis=1)
+    owner = np.repeat(np.arange(len(cohort)), np.diff(cohort.offsets))
+    sizes = np.sqrt(np.bincount(owner, norms**2, len(cohort)))
+    return np.log(np.where(sizes > 0, sizes, 1.0))[:, None]
 
 
 def regression_auc(X: list[Array], parts: tuple[Cohort, Cohort, Cohort], seed: int) -> float:

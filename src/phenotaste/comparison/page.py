@@ -54,6 +54,12 @@ COLUMNS = (
     ),
     Column("AUC with static", "auc_static", ".3f", "the same with scores and static features"),
     Column(
+        "AUC with size",
+        "auc_size",
+        ".3f",
+        "the same with scores, static features and the size of the record, which relative scores leave out",
+    ),
+    Column(
         "Error",
         "held_out_error",
         ".3f",
@@ -133,6 +139,7 @@ NAMED = {
     "halves_F": "The static facts replicate best with",
     "auc": "The outcome is predicted best, from the scores alone, by",
     "auc_static": "From scores and static features, it is predicted best by",
+    "auc_size": "From scores, static features and the size of the record, it is predicted best by",
     "held_out_error": "The codes of other patients are described best by",
 }
 LOWEST = ("held_out_error",)

@@ -34,9 +34,9 @@ ACCEPTS = frozenset({"splits", "methods", "ranks"})
 NETWORKS = ("gru", "cntf")  # hours on a processor: only if they are named
 TOP_CODES, TOP_SHARE = 5, 10  # codes of a phenotype; one in so many patients has the highest scores
 FIGURES = ("cpi", "rmse")  # of fits with courses
-MEASURED = ("v_cosine", "v_min", "v_share", "f_cosine", "f_min", "f_share", "auc", "auc_static", *FIGURES,
+MEASURED = ("v_cosine", "v_min", "v_share", "f_cosine", "f_min", "f_share", "auc", "auc_static", "auc_size", *FIGURES,
             "held_out_error", "seconds")  # fmt: skip
-SHARES = (*MEASURED[:8], "held_out_error")  # measures between 0 and 1
+SHARES = (*MEASURED[:9], "held_out_error")  # measures between 0 and 1
 KEYS = ["cohort", "method", "rank", "sets"]
 MEASURES, PHENOTYPE = "measures", "phenotype"  # kinds of rows
 EPOCHS, ITERATIONS = 10, 10  # of networks: enough for an orientation
@@ -296,6 +296,7 @@ def prediction(cell: Cell, sides: Sides, models: Sequence[Any]) -> Row:
     for name, values in (
         ("auc", [auc.scores for auc in found]),
         ("auc_static", [auc.static for auc in found]),
+        ("auc_size", [auc.size for auc in found]),
     ):
         row |= {name: mean_of(values), f"{name}_first": values[0], f"{name}_second": values[1]}
     return row

@@ -73,8 +73,9 @@ REPLICATION = Measure("v_cosine", "replication of V")
 FOUND_AGAIN = Measure("v_share", "phenotypes found again")
 AUC = Measure("auc", "AUC, scores alone")
 AUC_STATIC = Measure("auc_static", "AUC, with static features")
+AUC_SIZE = Measure("auc_size", "AUC, with static features and size")
 ERROR = Measure("held_out_error", "held-out error", -1)
-JUDGED = (REPLICATION, FOUND_AGAIN, AUC, AUC_STATIC, ERROR)
+JUDGED = (REPLICATION, FOUND_AGAIN, AUC, AUC_STATIC, AUC_SIZE, ERROR)
 
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "This package": (BLUE, ("taste", "taste-paper")),
@@ -363,8 +364,9 @@ def protocol(rows: "pd.DataFrame") -> str:
         "compare`. Phenotypes of the two fits are matched one to one by the cosine of V: the mean cosine is "
         f"the replication, and a phenotype counts as found again at {MIN_COSINE:g} or more. What is learnt on "
         "one side is tested on the other, in both directions, and the mean is given: a lasso logistic "
-        "regression on the scores, alone or with the static features, whose strength is chosen on about an "
-        "eighth of the patients that it learns from. The held-out error is the share of the squared sums of "
+        "regression on the scores, alone, with the static features, and with these and the size of the record; "
+        "its strength is chosen on about an eighth of the patients that it learns from. The held-out error is "
+        "the share of the squared sums of "
         "the other patients' visits that the definitions do not describe. In brackets is the 95 % interval of "
         "the mean over the random halves (Nadeau and Bengio 2003), which accounts for halves that share "
         "patients."
@@ -457,6 +459,13 @@ def prediction(table: "pd.DataFrame", about: About) -> list[str]:
     static = ranked[ranked["auc_static_mean"].notna()]
     if len(static):
         parts += ["From the scores and the static features:", rank_table(static, interval_of("auc_static"))]
+    sized = ranked[ranked["auc_size_mean"].notna()]
+    if len(sized):
+        parts += [
+            "From the scores, the static features and the size of the record, log ‖X_k‖. Scores of TASTE are relative "
+            "to that size and do not contain it, those of most other methods grow with it; with it, all know the same:",
+            rank_table(sized, interval_of("auc_size")),
+        ]
     classifiers = classifiers_of(halves)
     if len(classifiers):
         lines = [[label(str(row["method"])), interval_of("auc")(row)] for row in records(classifiers)]
