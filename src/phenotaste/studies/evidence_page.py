@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 TASTE, PLAIN = "taste", "nmf"
 PHENOTYPES_RANK = 10
+LEGEND_WIDTH = 9.2  # inches, of five families side by side
 HIGHEST = 1.01  # on the axis of cosines: bars of one standard deviation may be longer
 EQUAL = 1e-9  # means that differ by no more are tied
 
@@ -96,7 +97,7 @@ def figure(results: "pd.DataFrame", table: "pd.DataFrame", about: Abouts) -> "Fi
     cohorts = list(dict.fromkeys(rows["cohort"]))
     ranks = sorted(rows["rank"].dropna().unique())
     centre = float(rows["v_cosine_mean"].agg(["min", "max"]).mean())
-    width, height = max(3.1 * len(ranks) + 0.5, 6.4), 3.3 * len(cohorts) + 1.3
+    width, height = max(3.1 * len(ranks) + 0.5, LEGEND_WIDTH), 3.3 * len(cohorts) + 1.3
     drawn, axes = new_grid(len(cohorts), len(ranks), width, height, sharex=True, sharey="row")
     for line, cohort in zip(axes, cohorts, strict=True):
         part = rows[rows["cohort"] == cohort]
