@@ -8,6 +8,7 @@ DEV    := $(VENV)/.dev
 TORCH  := $(VENV)/.torch
 BENCH  := $(VENV)/.bench
 FRESH  := $(VENV)/.kernels
+WARM   := $(VENV)/.test-kernels
 LOWEST := .venv-lowest
 
 INSTALL := $(BIN)/python scripts/install.py
@@ -60,6 +61,11 @@ $(FRESH): $(READY) $(shell find src/phenotaste/core -name "*.py")
 	  $(BIN)/phenotaste demo --patients 60 --out $(VENV)/first-run --json > /dev/null; failed=$$?; wait; exit $$failed
 	@touch $@
 
+# What most tests need besides.
+$(WARM): $(FRESH) scripts/compile_kernels.py
+	@$(BIN)/python scripts/compile_kernels.py
+	@touch $@
+
 demo: $(FRESH)
 	$(BIN)/phenotaste demo --out demo
 
@@ -89,17 +95,17 @@ $(TORCH): $(DEV)
 # The mathematics, cohorts, files and the estimator: under 90 seconds on two cores. ARGS= names others.
 QUICK := $(addprefix tests/,core storage cohort simulate) $(filter-out tests/test_packaging.py,$(wildcard tests/test_*.py))
 .PHONY: check
-check: lint $(FRESH)
+check: lint $(WARM)
 	$(BIN)/pytest -q -n 2 -m "not slow and not attack" $(or $(ARGS),$(QUICK))
 
-test: lint debian $(TORCH) $(FRESH)
+test: lint debian $(TORCH) $(WARM)
 	$(BIN)/pytest -n 2 -m "not slow and not attack"
 
 .PHONY: test-attack
-test-attack: $(DEV) $(FRESH)
+test-attack: $(DEV) $(WARM)
 	$(BIN)/pytest -m attack tests
 
-test-slow: $(DEV) debian $(TORCH) $(FRESH)
+test-slow: $(DEV) debian $(TORCH) $(WARM)
 	$(BIN)/pytest -m slow
 
 # The packages for the tests, without anndata and ehrdata: with them pip did not resolve the versions in ten minutes.
