@@ -64,7 +64,7 @@ CLASSIFIERS = {
         3, predictor="lasso", max_iter=8, random_state=0, **RECURRENT
     ),
 }
-# These need names of two kinds of features; their contract is in test_tensors.py and test_tensors_ls.py.
+# These need names of two kinds of features; their contract is in test_tensor_methods.py and test_tensor_methods_ls.py.
 TENSORS = ("Granite", "Limestone", "Marble", "NonnegativeCP", "SUSTain")
 # Factors that must not be negative; PARAFAC2 with exact cross-products has courses of either sign.
 NON_NEGATIVE = dict.fromkeys(FACTORISATIONS, ("V_", "W_", "U_"))
