@@ -12,11 +12,13 @@ from scipy import sparse
 from phenotaste import Cohort, InputError, comparison, metrics, simulate
 from phenotaste.baselines import PatientNMF
 from phenotaste.comparison import measures
-from phenotaste.comparison.fits import Patients, halves, run_task
+from phenotaste.comparison.fits import Patients, run_task
 from phenotaste.comparison.methods import METHODS, MethodSettings, has_modes, make
 from phenotaste.comparison.page import render, verdict
 from phenotaste.comparison.tasks import HALF, SPLIT, START, FitSettings, Plan, Task
 from phenotaste.prediction.split_cohorts import draw_split, split_cohort
+from phenotaste.selection.fits import halves
+from phenotaste.selection.matching import match_factors
 
 METHOD_NAMES = ["spartan", "nmf", "raw"]
 SMALL = {"ranks": 3, "halves": 2, "starts": 2, "splits": 2, "jobs": 1}
@@ -46,7 +48,7 @@ def test_replication_is_that_of_separate_fits_of_both_halves(cohort, result):
     for number in (0, 2):
         models = []
         for task in (Task(HALF, "nmf", 3, number), Task(HALF, "nmf", 3, number + 1)):
-            fitted, others = halves(cohort, task.number, settings)
+            fitted, others = halves(cohort, settings.half_order(task.number, len(cohort)), task.number)
             assert not set(fitted.patient_ids) & set(others.patient_ids)
             assert len(fitted) + len(others) == len(cohort)
             models.append(PatientNMF(3, random_state=settings.seed(task)).fit(fitted))
@@ -101,7 +103,7 @@ def test_the_size_of_a_record_is_the_norm_of_its_visits(cohort):
 
 def test_signed_definitions_match_up_to_their_sign():
     V = np.array([[1.0, 0.0], [-0.5, 1.0]])
-    found = measures.match(V, None, -V[:, ::-1], None)
+    found = match_factors(V, None, -V[:, ::-1], None)
     assert found.partner.tolist() == [1, 0]
     np.testing.assert_allclose(found.V, 1.0)
 

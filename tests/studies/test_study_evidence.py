@@ -6,9 +6,9 @@ import pytest
 
 from helpers import icu_stays
 from phenotaste import InputError, metrics, simulate, studies
-from phenotaste.comparison.measures import match
 from phenotaste.comparison.methods import METHODS
 from phenotaste.disclosure import Gate
+from phenotaste.selection.matching import match_factors
 from phenotaste.studies import claims, evidence, evidence_page, icu
 from phenotaste.studies.evidence import HALF, PUBLISHED, Sides
 from phenotaste.studies.results import read_results
@@ -189,7 +189,7 @@ def test_codes_of_few_patients_are_not_named(measured):
     model = evidence.fit(cell, sides, 0, 1)[0]
     heaviest = int(model.V_[:, 0].argmax())
     names = np.asarray(sides.first.feature_names)
-    matched = match(model.V_, None, model.V_, None)
+    matched = match_factors(model.V_, None, model.V_, None)
     assert evidence.phenotypes(model, sides, matched)[0]["codes"].startswith(str(names[heaviest]))
     model.feature_patients_ = model.feature_patients_.copy()
     model.feature_patients_[heaviest] = 9

@@ -66,8 +66,8 @@ def compare(
 
     Each method is fitted to disjoint halves of the patients, to all of them with different seeds, and to training
     patients if the cohort has labels. Each finished fit is written at once: --resume continues an interrupted run, to
-    which methods, ranks and numbers of fits may be added. The page and the tables have no number about fewer than 11
-    patients; the folder fits is not for passing on.
+    which methods, ranks and numbers of fits may be added. Everything on the page and in the tables is about at least
+    11 patients; the folder fits is not for passing on.
 
     Example:
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phenotaste.comparison.fits import ComparisonFolder, Patients, Result
-from phenotaste.comparison.measures import MIN_COSINE, Matched, match
 from phenotaste.comparison.methods import METHODS
 from phenotaste.comparison.tasks import GROUP, HALF, SPLIT, START, FitSettings, Plan, Task, half_pairs
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate, Suppressed, printable, rounding_key
 from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.report.names import has_date
+from phenotaste.selection.matching import MIN_COSINE, Matched, match_factors
 from phenotaste.storage.encoding import json_value
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def results(kind: str, count: int, finished: Finished, method: str, rank: int | 
 def matched(one: Result | None, other: Result | None) -> Iterator[Matched]:
     """The matching of two finished fits, if both are."""
     if one is not None and other is not None and one.V is not None and other.V is not None:
-        yield match(one.V, one.F, other.V, other.F)
+        yield match_factors(one.V, one.F, other.V, other.F)
 
 
 def half_matches(plan: Plan, finished: Finished, method: str, rank: int | None) -> list[Matched]:
@@ -289,7 +289,7 @@ def phenotypes_table(plan: Plan, finished: Finished, shown: Shown) -> "pd.DataFr
         if first is None or first.V is None:
             continue
         halves = [
-            match(first.V, first.F, half.V, half.F)
+            match_factors(first.V, first.F, half.V, half.F)
             for half in results(HALF, 2 * plan.halves, finished, method, rank)
             if half is not None and half.V is not None
         ]

@@ -1,15 +1,12 @@
 """One fit of a comparison, a function of cohort, task and settings, and the folder of finished fits."""
 
-import time
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.persons import rows_of
 from phenotaste.comparison.measures import aucs, held_out_error
 from phenotaste.comparison.methods import make
 from phenotaste.comparison.tasks import GROUP, HALF, SPLIT, START, FitSettings, Task
@@ -18,10 +15,10 @@ from phenotaste.disclosure import Gate, rounding_key
 from phenotaste.errors import InputError
 from phenotaste.prediction.split_cohorts import draw_split, split_cohort, with_columns
 from phenotaste.runs.folder import RunFolder
+from phenotaste.runs.resources import peak_memory, reset_peak_memory, timed
+from phenotaste.selection.fits import halves
 from phenotaste.storage.encoding import json_value, pack, unpack
 
-PEAK_RESET = Path("/proc/self/clear_refs")
-STATUS = Path("/proc/self/status")
 WARM_UP_PATIENTS = 30
 TOP = 10  # one in so many patients has the highest scores
 FIGURES = ("rmse_", "cpi_", "cpi_present_", "n_iter_", "outcome_")
@@ -86,7 +83,8 @@ def run_start(patients: Patients, task: Task, settings: FitSettings, threads: in
 
 def run_half(patients: Patients, task: Task, settings: FitSettings, threads: int | None) -> Result:
     """A fit of one half of the patients, and its error in the other half."""
-    fitted, others = halves(patients.cohort, task.number, settings)
+    order = settings.half_order(task.number, int(patients.cohort.persons.max()) + 1)
+    fitted, others = halves(patients.cohort, order, task.number)
     model, figures = timed_fit(task, fitted, settings, threads)
     figures["held_out_error"] = held_out_error(model, others)
     return result_of(model, figures)
@@ -129,24 +127,13 @@ def timed_fit(
     task: Task, cohort: Cohort, settings: FitSettings, threads: int | None
 ) -> tuple[Any, dict[str, Any]]:
     model = make(task.method, task.rank, settings.seed(task), settings.methods(threads))
-    wall, processor = time.perf_counter(), time.process_time()
-    model.fit(cohort)
-    taken = time.perf_counter() - wall, time.process_time() - processor
-    return model, {"seconds": taken[0], "processor_seconds": taken[1]}
+    with timed() as figures:
+        model.fit(cohort)
+    return model, figures
 
 
 def result_of(model: Any, figures: dict[str, Any]) -> Result:
     return Result(model.V_, model.F_, figures)
-
-
-def halves(cohort: Cohort, number: int, settings: FitSettings) -> tuple[Cohort, Cohort]:
-    """The half of the patients that task `number` fits, and the other one; rows of one patient are together."""
-    persons = cohort.persons
-    n_persons = int(persons.max()) + 1
-    order = settings.half_order(number, n_persons)
-    parts = order[: n_persons // 2], order[n_persons // 2 :]
-    fitted, others = parts if number % 2 == 0 else parts[::-1]
-    return cohort[np.sort(rows_of(persons, fitted))], cohort[np.sort(rows_of(persons, others))]
 
 
 def outcome_of_top(model: Any, patients: Patients, trusted: bool) -> list[float | None]:
@@ -176,26 +163,3 @@ def without_columns(cohort: Cohort, prefix: str) -> Cohort:
     labels = cohort.labels
     narrower = with_columns(cohort, np.arange(cohort.n_features), kept)
     return narrower if labels is None else narrower.with_labels(labels)
-
-
-def reset_peak_memory() -> int | None:
-    """Forget the peak of this process's memory and return what it uses; None where the system cannot."""
-    try:
-        PEAK_RESET.write_text("5")
-        return status_bytes("VmRSS")
-    except OSError:
-        return None
-
-
-def peak_memory() -> int | None:
-    try:
-        return status_bytes("VmHWM")
-    except OSError:
-        return None
-
-
-def status_bytes(name: str) -> int | None:
-    for line in STATUS.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None

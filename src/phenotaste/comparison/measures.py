@@ -1,13 +1,11 @@
-"""What is measured of a fitted method, the same for all: matched definitions, error in other patients, AUC."""
+"""What is measured of a fitted method, the same for all: error in other patients, AUC."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 from scipy.sparse.linalg import norm as sparse_norm
 from sklearn.metrics import roc_auc_score
 
-from phenotaste import metrics
 from phenotaste.baselines.classifier import aligned_visits
 from phenotaste.baselines.lasso import PAPER_GRID, fit_lasso
 from phenotaste.cohort import Cohort
@@ -16,16 +14,7 @@ from phenotaste.core.kernels.nnls import solve_rows_bpp
 from phenotaste.core.records import Array
 from phenotaste.prediction.methods import is_case, score_scale
 
-MIN_COSINE = 0.8  # with its counterpart, from which a phenotype counts as found again
 SUM_BLOCK = 4096  # patients whose sums are dense at a time
-
-
-class Matched(NamedTuple):
-    """For each phenotype of one fit its counterpart in another one, and their cosines."""
-
-    partner: Array
-    V: Array
-    F: Array | None
 
 
 class Aucs(NamedTuple):
@@ -34,20 +23,6 @@ class Aucs(NamedTuple):
     scores: float  # from the scores alone
     static: float  # and the static features
     size: float  # and the size of the record
-
-
-def match(V: Array, F: Array | None, other_V: Array, other_F: Array | None) -> Matched:
-    """Match phenotypes one to one by the highest sum of cosines of V; F follows.
-
-    Signed definitions have no sign of their own, so that opposite ones are equal.
-    """
-    cosines = metrics.cosines(V, other_V)
-    if min(V.min(initial=0.0), other_V.min(initial=0.0)) < 0:
-        cosines = np.abs(cosines)
-    rows, partner = linear_sum_assignment(-cosines)
-    static = None if F is None or other_F is None else metrics.cosines(F, other_F)[rows, partner]
-    order = np.argsort(rows)
-    return Matched(partner[order], cosines[rows, partner][order], None if static is None else static[order])
 
 
 def held_out_error(model: Any, cohort: Cohort) -> float | None:

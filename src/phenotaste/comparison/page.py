@@ -9,10 +9,10 @@ import numpy as np
 
 from phenotaste import __version__
 from phenotaste.comparison import figures
-from phenotaste.comparison.measures import MIN_COSINE
 from phenotaste.comparison.methods import METHODS
 from phenotaste.plotting import encode_figure
 from phenotaste.report.writer import read_asset
+from phenotaste.selection.matching import MIN_COSINE
 
 if TYPE_CHECKING:
     import pandas as pd

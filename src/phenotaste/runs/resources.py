@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MEMINFO = Path("/proc/meminfo")
+OWN_STATUS = Path("/proc/self/status")
+OWN_PEAK = Path("/proc/self/clear_refs")  # "5" resets the peak
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
@@ -144,6 +146,28 @@ def processor_seconds() -> float:
 def load_average() -> float:
     """The system's load over the last minute; NaN where the system has none."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else float("nan")
+
+
+def reset_peak_memory() -> int | None:
+    """Reset the peak of this process's memory, and return what it uses; None where the system cannot."""
+    try:
+        OWN_PEAK.write_text("5")
+    except OSError:
+        return None
+    return own_memory("VmRSS")
+
+
+def peak_memory() -> int | None:
+    """The peak of this process's memory since it was reset."""
+    return own_memory("VmHWM")
+
+
+def own_memory(name: str) -> int | None:
+    try:
+        lines = OWN_STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
 
 
 @contextmanager

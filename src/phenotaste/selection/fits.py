@@ -104,10 +104,15 @@ def task_patients(cohort: Cohort, task: Task, settings: FitSettings) -> tuple[Co
     K = int(persons.max()) + 1
     if task.kind == BOOTSTRAP:
         return cohort[np.sort(rows_of(persons, settings.rng(task).integers(K, size=K)))], None
-    order = settings.rng(task).permutation(K)
-    halves = order[: K // 2], order[K // 2 :]
-    fitted, held_out = halves if task.number % 2 == 0 else halves[::-1]
-    return cohort[np.sort(rows_of(persons, fitted))], cohort[np.sort(rows_of(persons, held_out))]
+    return halves(cohort, settings.rng(task).permutation(K), task.number)
+
+
+def halves(cohort: Cohort, order: np.ndarray, number: int) -> tuple[Cohort, Cohort]:
+    """Cut the patients, in this order, into two halves; an even number has the first half first, an odd one last."""
+    persons, K = cohort.persons, len(order)
+    parts = order[: K // 2], order[K // 2 :]
+    first, second = (cohort[np.sort(rows_of(persons, part))] for part in parts)
+    return (first, second) if number % 2 == 0 else (second, first)
 
 
 def fit_figures(model: TASTE) -> dict[str, Any]:

@@ -34,12 +34,22 @@ class Matched(NamedTuple):
 
 
 def match(reference: Result, other: Result) -> Matched:
-    """Return the matching with the highest sum of cosines on V; F follows that matching."""
-    cosines = metrics.cosines(reference.V, other.V)
+    """Match the definitions of two fits."""
+    return match_factors(reference.V, reference.F, other.V, other.F)
+
+
+def match_factors(
+    V: np.ndarray, F: np.ndarray | None, other_V: np.ndarray, other_F: np.ndarray | None
+) -> Matched:
+    """Return the matching with the highest sum of cosines on V; F follows that matching.
+
+    Signed definitions have no sign of their own, so that opposite ones are equal.
+    """
+    cosines = metrics.cosines(V, other_V)
+    if min(V.min(initial=0.0), other_V.min(initial=0.0)) < 0:
+        cosines = np.abs(cosines)
     rows, partner = linear_sum_assignment(-cosines)
-    static = None
-    if reference.F is not None and other.F is not None:
-        static = metrics.cosines(reference.F, other.F)[rows, partner]
+    static = None if F is None or other_F is None else metrics.cosines(F, other_F)[rows, partner]
     return Matched(partner, cosines[rows, partner], static)
 
 

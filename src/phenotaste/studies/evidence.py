@@ -10,8 +10,7 @@ import numpy as np
 from phenotaste import baselines
 from phenotaste.baselines.classifier import validation_mask
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.persons import rows_of
-from phenotaste.comparison.measures import MIN_COSINE, Matched, aucs, held_out_error, match
+from phenotaste.comparison.measures import aucs, held_out_error
 from phenotaste.comparison.methods import METHODS, MethodSettings, Modes, make
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate, rounding_key
@@ -19,6 +18,8 @@ from phenotaste.errors import InputError
 from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.split_cohorts import TRAIN, VALIDATION
 from phenotaste.runs.resources import timed
+from phenotaste.selection.fits import halves as cut_in_halves
+from phenotaste.selection.matching import MIN_COSINE, Matched, match_factors
 from phenotaste.studies.results import summarise
 from phenotaste.studies.study import Cell, Options, Row
 from phenotaste.validation import check_integer
@@ -149,16 +150,12 @@ def cost(cell: Cell) -> float:
 
 def halves(cohort: Cohort, number: int, seed: int, modes: Modes | None) -> Sides:
     """Two random halves of the patients, the same for all methods; rows of one patient are in one half."""
-    persons = cohort.persons
-    n_persons = int(persons.max()) + 1
-    order = np.random.default_rng([seed, SPLIT_STREAM, number]).permutation(n_persons)
-    parts = order[: n_persons // 2], order[n_persons // 2 :]
-    first, second = (cohort[np.sort(rows_of(persons, part))] for part in parts)
-    return Sides(first, second, modes)
+    order = np.random.default_rng([seed, SPLIT_STREAM, number]).permutation(int(cohort.persons.max()) + 1)
+    return Sides(*cut_in_halves(cohort, order, 0), modes)
 
 
 def some(cohort: Cohort, patients: int | None, seed: int) -> Cohort:
-    """So many patients at random, or all."""
+    """This number of patients at random, or all."""
     if patients is None or patients >= len(cohort):
         return cohort
     drawn = np.random.default_rng([seed, SPLIT_STREAM]).choice(len(cohort), patients, replace=False)
@@ -204,7 +201,7 @@ def run(cell: Cell, sides: Sides, threads: int | None) -> list[Row]:
         row |= prediction(cell, sides, models)
         if not has_phenotypes(cell):
             return [row]
-        matched = match(models[0].V_, models[0].F_, models[1].V_, models[1].F_)
+        matched = match_factors(models[0].V_, models[0].F_, models[1].V_, models[1].F_)
         row |= replication(matched) | quality(models)
         row["held_out_error"] = mean_of(
             [held_out_error(models[0], sides.second), held_out_error(models[1], sides.first)]

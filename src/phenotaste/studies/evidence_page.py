@@ -470,7 +470,10 @@ def prediction(table: "pd.DataFrame", about: About) -> list[str]:
     classifiers = classifiers_of(halves)
     if len(classifiers):
         lines = [[label(str(row["method"])), interval_of("auc")(row)] for row in records(classifiers)]
-        parts += ["Without phenotypes, from the patients' codes:", markdown(lines, ["", "AUC"])]
+        parts += [
+            "Without phenotypes, from the patients' codes and, but for codes alone, their static features:",
+            markdown(lines, ["", "AUC"]),
+        ]
     return parts
 
 
