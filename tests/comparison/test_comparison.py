@@ -290,8 +290,8 @@ def test_every_method_is_made_and_named_once():
 def test_the_verdict_names_the_first_and_those_that_overlap():
     table = pd.DataFrame(
         {
-            "method": ["taste", "nmf", "lda"], "rank": [5, 5, 5], "auc": [0.7, 0.8, 0.5],
-            "auc_low": [0.65, 0.69, 0.45], "auc_high": [0.75, 0.9, 0.55],
+            "method": ["taste", "nmf", "lda", "raw"], "rank": [5, 5, 5, np.nan], "auc": [0.7, 0.8, 0.5, 0.9],
+            "auc_low": [0.65, 0.69, 0.45, 0.85], "auc_high": [0.75, 0.9, 0.55, 0.95],
         }
     )  # fmt: skip
     (sentence,) = verdict(table)

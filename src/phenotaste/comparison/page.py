@@ -149,7 +149,8 @@ def verdict(table: "pd.DataFrame") -> list[str]:
     """Which method is first in what, and which others cannot be told apart from it."""
     sentences = []
     for name, words in NAMED.items():
-        if name not in table or not len(known := table[table[name].notna()]):
+        known = table[table[name].notna() & table["rank"].notna()] if name in table else table[:0]
+        if not len(known):  # methods without phenotypes have no scores
             continue
         best = known.iloc[int((known[name].argmin if name in LOWEST else known[name].argmax)())]
         alike = [other for _, other in known.iterrows() if overlap(best, other, name)]
@@ -157,7 +158,7 @@ def verdict(table: "pd.DataFrame") -> list[str]:
         sentence = f"{words} {label(best)} ({best[name]:.3f})"
         if f"{name}_low" in table and others:
             count = f"{len(others)} other{'' if len(others) == 1 else 's'}"
-            sentence += f"; its range overlaps with {count}: {shortened(others)}"
+            sentence += f"; its interval overlaps with {count}: {shortened(others)}"
         sentences.append(sentence + ".")
     return sentences
 
