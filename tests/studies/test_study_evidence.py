@@ -167,6 +167,14 @@ def test_predictors_without_phenotypes_have_an_auc_alone(folder):
     assert "v_cosine" not in rows[0]
 
 
+def test_networks_are_trained_on_the_device_that_is_asked_for(folder):
+    pytest.importorskip("torch")
+    options = Options(quick=True, data=str(folder), methods="gru,nmf", device="cuda:99")
+    cell = next(cell for cell in icu.cells(options) if cell["method"] == "gru")
+    with pytest.raises(InputError, match="'cuda:99' is not available on this machine"):
+        icu.run(cell, CellContext(options))
+
+
 def test_counts_of_patients_are_rounded_and_few_are_withheld():
     case = np.arange(1000) % 5 == 0
     gate = Gate(key="a cohort")

@@ -69,7 +69,11 @@ def study(
         ),
     ] = None,
     device: Annotated[
-        DeviceChoice | None, typer.Option(help="Device on which TASTE is timed (scale).", show_default=False)
+        DeviceChoice | None,
+        typer.Option(
+            help="Device on which TASTE is timed (scale), or networks are trained (icu, claims).",
+            show_default=False,
+        ),
     ] = None,
     synpuf: Annotated[
         Path | None,

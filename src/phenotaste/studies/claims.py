@@ -65,7 +65,7 @@ def cost(cell: Cell) -> float:
 def run(cell: Cell, context: CellContext) -> list[Row]:
     cohort = load_cohort(cell["cohort"], cell["patients"], cell["seed"], context.options.synpuf)
     sides = evidence.halves(cohort, cell["split"], cell["seed"], None)
-    return evidence.run(cell, sides, context.threads)
+    return evidence.run(cell, sides, context.threads, context.options.device)
 
 
 @lru_cache(maxsize=1)  # cells of one cohort follow each other

@@ -14,6 +14,7 @@ from phenotaste.comparison.measures import aucs, held_out_error
 from phenotaste.comparison.methods import METHODS, MethodSettings, Modes, make
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate, rounding_key
+from phenotaste.engines.cuda import cuda_available
 from phenotaste.errors import InputError
 from phenotaste.prediction.evaluation_tables import over_splits
 from phenotaste.prediction.split_cohorts import TRAIN, VALIDATION
@@ -31,7 +32,7 @@ RANKS, QUICK_RANKS = (5, 10, 20), (3,)
 HALVES, QUICK_HALVES = 5, 2  # splits into random halves
 PUBLISHED, HALF = "as published", "halves"  # how the patients are divided
 SPLIT_STREAM, SEED_STREAM, VALIDATION_STREAM = 11, 12, 13  # part of every seed: never renumber
-ACCEPTS = frozenset({"splits", "methods", "ranks"})
+ACCEPTS = frozenset({"splits", "methods", "ranks", "device"})
 NETWORKS = ("gru", "cntf")  # hours on a processor: only if they are named
 TOP_CODES, TOP_SHARE = 5, 10  # codes of a phenotype; one in so many patients has the highest scores
 FIGURES = ("cpi", "rmse")  # of fits with courses
@@ -184,14 +185,15 @@ def joined(first: Cohort, second: Cohort) -> Cohort:
 # One cell ----------------------------------------------------------------------------------------------------------
 
 
-def run(cell: Cell, sides: Sides, threads: int | None) -> list[Row]:
+def run(cell: Cell, sides: Sides, threads: int | None, device: str | None = None) -> list[Row]:
     """Fit the method to both sides and compare: a row of measures, and one for each phenotype of the first side.
 
-    A fit never sees the other side; scores and regressions of each are tested on the other.
+    A fit never sees the other side; scores and regressions of each are tested on the other. `device` is that of
+    networks.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of one of many fits
-        fitted = [fit(cell, sides, side, threads) for side in (0, 1)]
+        fitted = [fit(cell, sides, side, threads, device) for side in (0, 1)]
         models = [model for model, _ in fitted]
         row: Row = {
             "kind": MEASURES,
@@ -214,10 +216,12 @@ def has_phenotypes(cell: Cell) -> bool:
     return cell["rank"] is not None and cell["method"] not in NETWORKS
 
 
-def fit(cell: Cell, sides: Sides, side: int, threads: int | None) -> tuple[Any, Row]:
+def fit(
+    cell: Cell, sides: Sides, side: int, threads: int | None, device: str | None = None
+) -> tuple[Any, Row]:
     extra: dict[str, dict[str, Any]] = {}
     if cell["epochs"]:
-        extra["gru"] = {"max_epochs": cell["epochs"], "patience": 5}
+        extra["gru"] = {"max_epochs": cell["epochs"], "patience": 5, "device": network_device(device)}
         extra["cntf"] = {**extra["gru"], "max_iter": min(ITERATIONS, 2 * cell["epochs"]), "n_init": 1}
     settings = MethodSettings(
         threads=threads, extra=extra, **({} if sides.modes is None else {"modes": sides.modes})
@@ -226,6 +230,13 @@ def fit(cell: Cell, sides: Sides, side: int, threads: int | None) -> tuple[Any, 
     with timed() as taken:
         model.fit(sides.cohorts()[side])
     return model, taken
+
+
+def network_device(name: str | None) -> str:
+    """The device that networks are trained on: the processor unless another one is asked for."""
+    if name == "auto":
+        return "cuda" if cuda_available() else "cpu"
+    return name or "cpu"
 
 
 def seed_of(cell: Cell, side: int) -> int:

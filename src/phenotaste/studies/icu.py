@@ -66,7 +66,7 @@ def cost(cell: Cell) -> float:
 
 def run(cell: Cell, context: CellContext) -> list[Row]:
     sides = sides_of(cell, str(context.options.data))
-    return evidence.run(cell, sides, context.threads)
+    return evidence.run(cell, sides, context.threads, context.options.device)
 
 
 def sides_of(cell: Cell, folder: str) -> evidence.Sides:
