@@ -87,3 +87,44 @@ def test_a_kernel_is_compiled_again_when_a_part_in_another_file_changes(tmp_path
     assert "LANES = 8" in text
     simd.write_text(text + "\n# another version\n", encoding="utf-8")
     assert run() == (6.0, 1)
+
+
+def test_cached_files_are_found_by_their_key(tmp_path):
+    files = jit.KernelFiles(tmp_path / "cache", "kernel-1.py311")
+    files.save(("int64", "x86"), b"one")
+    files.save(("float64", "x86"), b"two")
+    files.save(("int64", "x86"), b"three")
+    assert files.load(("int64", "x86")) == b"three"
+    assert files.load(("float64", "x86")) == b"two"
+    assert files.load(("float32", "x86")) is None
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    files.flush()
+    assert files.load(("int64", "x86")) is None
+
+
+def test_cached_files_of_other_source_are_removed_and_never_read(tmp_path, monkeypatch):
+    files, other = jit.KernelFiles(tmp_path, "kernel-1.py311"), jit.KernelFiles(tmp_path, "kernel-12.py311")
+    files.save("types", "old")
+    other.save("types", "old")
+    monkeypatch.setattr(jit, "source_digest", lambda: "another")
+    assert files.load("types") is None
+    files.save("types", "new")
+    assert files.load("types") == "new"
+    assert len(list(tmp_path.glob("kernel-1.*"))) == len(list(tmp_path.glob("kernel-12.*"))) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x05"])
+def test_a_damaged_cached_file_is_compiled_again(tmp_path, content):
+    files = jit.KernelFiles(tmp_path, "kernel-1.py311")
+    files.save("types", "code")
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(content)
+    assert files.load("types") is None
+
+
+def test_a_file_of_another_key_under_the_same_name_is_not_used(tmp_path):
+    files = jit.KernelFiles(tmp_path, "kernel-1.py311")
+    for key in ("one", "other"):
+        files.save(key, key)
+    files._path("one").write_bytes(files._path("other").read_bytes())
+    assert files.load("one") is None

@@ -23,7 +23,6 @@ PRIVATE = [
     "numba.core.base:BaseContext.get_value_type",
     "numba.core.base:BaseContext.make_array",
     "numba.core.caching:FunctionCache",
-    "numba.core.caching:IndexDataCacheFile",
     "numba.core.codegen:CodeLibrary.codegen",
     "numba.core.codegen:CPUCodeLibrary._finalize_dynamic_globals",
     "numba.core.codegen:CPUCodeLibrary._finalize_final_module",
@@ -34,6 +33,7 @@ PRIVATE = [
     "numba.core.compiler_machinery:LoweringPass",
     "numba.core.compiler_machinery:PassManager.add_pass_after",
     "numba.core.compiler_machinery:register_pass",
+    "numba.core.serialize:dumps",
     "numba.core.typed_passes:AnnotateTypes",
 ]
 

@@ -96,7 +96,7 @@ def kernel_cache() -> Result:
     folders = {str(stat.cache_path) for stat in stats}
     return {
         "location": cache_location(folders),
-        "cached": any(next(Path(folder).glob("*.nbi"), None) for folder in folders if folder),
+        "cached": any(next(Path(folder).glob("*.nbc"), None) for folder in folders if folder),
         "loaded": sum(sum(stat.cache_hits.values()) for stat in stats),
         "compiled": sum(sum(stat.cache_misses.values()) for stat in stats),
     }

@@ -14,6 +14,8 @@ one that is missing from an incompatible version.
 import ctypes
 import gc
 import hashlib
+import pickle
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -21,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
+import numba
 from numba import njit
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import LoweringPass, PassManager, register_pass
+from numba.core.serialize import dumps
 from numba.core.typed_passes import AnnotateTypes
 
 from phenotaste.core.kernels.kernel_cache import CACHE
@@ -35,6 +39,8 @@ FASTMATH = {"contract", "reassoc"}
 
 # A division by zero is infinite or NaN and raises nothing.
 COMMON: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+DIGITS = 20  # of a digest in the name of a cached file
 
 # What Python gets to call in place of a part: a function of the same C signature, which raises a TypeError.
 NOT_CALLABLE = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value
@@ -214,14 +220,56 @@ class KernelCache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, source_digest())
+        self._cache_file = KernelFiles(Path(self._cache_path), self._impl.filename_base)
+
+
+class KernelFiles:
+    """A file for each signature of a kernel, whose name is a digest of the source and of the signature.
+
+    numba keeps an index of numbered files. It is written before the file that it names, so another process that
+    compiles at the same time may run what was in the file before: the kernel of older source, or of other types.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+
+    def save(self, key: Any, data: Any) -> None:
+        path = self._path(key)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        try:
+            draft.write_bytes(dumps((key, data)))
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        for stale in set(self.folder.glob(f"{self.name}.*.nbc")) - set(self._current()):
+            stale.unlink(missing_ok=True)
+
+    def load(self, key: Any) -> Any:
+        """What was saved with this key; None if nothing was, or if the file is damaged."""
+        try:
+            saved, data = pickle.loads(self._path(key).read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return None
+        return data if saved == key else None
+
+    def flush(self) -> None:
+        for path in self._current():
+            path.unlink(missing_ok=True)
+
+    def _current(self) -> Iterator[Path]:
+        return self.folder.glob(f"{self.name}.{source_digest()}-*.nbc")
+
+    def _path(self, key: Any) -> Path:
+        signature = hashlib.sha256(repr(key).encode()).hexdigest()
+        return self.folder / f"{self.name}.{source_digest()}-{signature[:DIGITS]}.nbc"
 
 
 @cache
 def source_digest() -> str:
-    """A digest of the source that kernels are compiled from."""
-    digest = hashlib.sha256()
+    """A digest of the source that kernels are compiled from, and of numba's version."""
+    digest = hashlib.sha256(numba.__version__.encode())
     package = Path(__file__).parents[2]
     for path in sorted([*package.glob("core/**/*.py"), *package.glob("simulate/*.py")]):
         digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return digest.hexdigest()[:DIGITS]
