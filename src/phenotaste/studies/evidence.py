@@ -200,6 +200,8 @@ def run(cell: Cell, sides: Sides, threads: int | None, device: str | None = None
             **sizes(sides),
             "seconds": float(np.mean([taken["seconds"] for _, taken in fitted])),
         }
+        if cell["method"] in NETWORKS:
+            row["device"] = network_device(device)
         row |= prediction(cell, sides, models)
         if not has_phenotypes(cell):
             return [row]

@@ -414,6 +414,10 @@ def left_out(rows: "pd.DataFrame", about: About) -> str:
         sentences.append(
             f"{joined(networks)} may take hours on a processor, and are left out unless `--methods` names them."
         )
+    on_gpu = set(rows["method"][rows["device"] == "cuda"]) if "device" in rows else set()
+    if on_gpu:
+        trained = joined([label(name) for name in NETWORKS if name in on_gpu])
+        sentences.append(f"{trained} were trained on a GPU.")
     if missing:
         sentences.append(
             f"Not run (not chosen, or not in this version): {joined([label(name) for name in missing])}."
