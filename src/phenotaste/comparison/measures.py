@@ -6,10 +6,9 @@ import numpy as np
 from scipy.sparse.linalg import norm as sparse_norm
 from sklearn.metrics import roc_auc_score
 
-from phenotaste.baselines.classifier import aligned_visits
 from phenotaste.baselines.lasso import PAPER_GRID, fit_lasso
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.align import columns_of_fitted
+from phenotaste.cohort.align import align_visits, columns_of_fitted
 from phenotaste.core.kernels.nnls import solve_rows_bpp
 from phenotaste.core.records import Array
 from phenotaste.prediction.methods import is_case, score_scale
@@ -31,7 +30,7 @@ def held_out_error(model: Any, cohort: Cohort) -> float | None:
     It is the same for all methods, whatever they minimise: how much of other patients the definitions describe.
     Signed definitions have signed w. None without a patient who has a history.
     """
-    visits = aligned_visits(cohort, columns_of_fitted(model))
+    visits = align_visits(cohort, columns_of_fitted(model)).visits
     V = model.V_
     shares: list[Array] = []
     for first in range(0, len(cohort), SUM_BLOCK):

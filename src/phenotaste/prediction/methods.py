@@ -200,10 +200,8 @@ def score_features(factors: Any, cohort: Cohort, courses: bool) -> Array:
     Every patient is described on their own, under definitions of the training patients. Methods without courses have
     scores alone.
     """
-    if not hasattr(factors, "project"):
-        return np.asarray(factors.transform(cohort))
     projection = factors.project(cohort)
-    if not courses:
+    if not (courses and factors.has_courses):
         return np.asarray(projection.W)
     return np.column_stack([projection.W, describe(Patients.of(projection), cohort.visit_times, PREDICTORS)])
 
