@@ -10,10 +10,10 @@ import warnings
 from typing import Any
 
 import numpy as np
-import torch
 
 
 def main(request: str, response: str) -> None:
+    import torch
     from omegaconf import OmegaConf
     from swotted import swottedModule
 
@@ -28,8 +28,10 @@ def main(request: str, response: str) -> None:
     np.savez(response, **found)
 
 
-def histories(asked: dict[str, Any]) -> list[torch.Tensor]:
+def histories(asked: dict[str, Any]) -> list[Any]:
     """Features × visits of each patient, with empty visits behind a history that is shorter than the window."""
+    import torch
+
     dense = torch.zeros((int(asked["offsets"][-1]), int(asked["n_features"])))
     rows = np.repeat(np.arange(len(dense)), np.diff(asked["indptr"]))
     dense[rows, asked["indices"].astype(np.int64)] = 1.0
@@ -51,8 +53,9 @@ def configuration(asked: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "training": steps, "predict": {name: steps[name] for name in ("nepochs", "lr")}}
 
 
-def fit(module: Any, patients: list[torch.Tensor], asked: dict[str, Any]) -> dict[str, Any]:
+def fit(module: Any, patients: list[Any], asked: dict[str, Any]) -> dict[str, Any]:
     """The windows of the phenotypes, phenotypes × features × visits; their activity in the patients; the loss."""
+    import torch
     from swotted import swottedTrainer
     from torch.utils.data import DataLoader
 
@@ -70,8 +73,10 @@ def fit(module: Any, patients: list[torch.Tensor], asked: dict[str, Any]) -> dic
     return {"windows": module.Ph.detach().numpy().astype(np.float64), "totals": totals, "loss": float(loss)}
 
 
-def score(module: Any, patients: list[torch.Tensor], asked: dict[str, Any]) -> dict[str, Any]:
+def score(module: Any, patients: list[Any], asked: dict[str, Any]) -> dict[str, Any]:
     """The sum of each phenotype's activity over the visits; each patient on their own, from the same start."""
+    import torch
+
     module.Ph.data = torch.from_numpy(asked["windows"].astype(np.float32))
     totals = np.zeros((len(patients), module.rank))
     for k, history in enumerate(patients):
