@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phenotaste.cohort import Cohort
+from phenotaste.errors import InputError
 from phenotaste.patients import Integers, Matrix, Patients
 
 if TYPE_CHECKING:
@@ -46,9 +47,13 @@ def course_features(model: Any, cohort: Cohort) -> "pd.DataFrame":
     """
     import pandas as pd
 
+    patients = Patients.of(model.project(cohort))
+    if patients.U is None:
+        method = type(getattr(model, "model", model)).__name__
+        raise InputError(f"{method} has no courses to describe: use its scores.")
     labels = model.labels() if hasattr(model, "labels") else range(1, model.V_.shape[1] + 1)
     names = [f"phenotype_{label}_{feature}" for label in labels for feature in FEATURES]
-    values = describe(Patients.of(model.project(cohort)), cohort.visit_times)
+    values = describe(patients, cohort.visit_times)
     return pd.DataFrame(values, index=cohort.patient_ids, columns=names)
 
 

@@ -5,7 +5,7 @@ A method implements `fit` and `project`; scores, tables, files and reviews follo
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -23,7 +23,6 @@ from phenotaste.engines.checkpoint import CheckpointWriter
 from phenotaste.errors import InputError
 from phenotaste.patients import Patients, SharesByBlock, score_warnings
 from phenotaste.phenotype_model import PhenotypeModel
-from phenotaste.review import Review, Reviewed
 from phenotaste.shareable import Dropped, shareable_copy
 from phenotaste.static_rates import static_rates
 
@@ -58,6 +57,7 @@ class Projection(NamedTuple):
 class Factorization(PhenotypeModel):
     """Scikit-learn interface of X_k ≈ U_k diag(w_k) Vᵀ, with or without static features A ≈ W Fᵀ."""
 
+    has_courses = True
     _more_figures: ClassVar[tuple[str, ...]] = ()  # fitted numbers of this method alone, kept in its files
 
     # Settings that the methods below read; each method's own __init__ says which of them a user may choose.
@@ -70,42 +70,6 @@ class Factorization(PhenotypeModel):
 
     def project(self, cohort: Cohort) -> Projection:
         raise NotImplementedError
-
-    def transform(self, cohort: Cohort) -> Array:
-        """Scores of patients under the fitted definitions, each patient on its own.
-
-        Features are matched by name: those that the model does not know are left out, those it misses are zero.
-
-        Examples
-        --------
-        >>> from phenotaste import TASTE, simulate
-        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort[:50])
-        >>> scores = model.transform(cohort[50:])
-        >>> scores.shape
-        (10, 3)
-        >>> bool((model.transform(cohort[50]) == scores[0]).all())  # alone or among others: the same bits
-        True
-        """
-        return self._labelled(self.project(cohort).W, cohort)
-
-    def apply_review(self, review: str | os.PathLike[str] | Mapping[str, Any] | Review) -> Reviewed:
-        """The model as a review names, merges and drops its phenotypes: a file, its content, or a Review.
-
-        A review of another model is refused; this model stays as it is.
-
-        Examples
-        --------
-        >>> from phenotaste import TASTE, simulate
-        >>> from phenotaste.review import Review
-        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
-        >>> Review.blank(model, names={2: "Gout"}).write("review.json")  # as the review page saves it
-        >>> model.apply_review("review.json").names
-        ['Phenotype 1', 'Gout', 'Phenotype 3']
-        """
-        check_is_fitted(self, "V_")
-        return Reviewed(self, review)
 
     def save(
         self, path: str | os.PathLike[str], include_patients: bool = False, *, shareable: bool = False
@@ -200,10 +164,6 @@ class Factorization(PhenotypeModel):
                 "The objective is not finite: check the data for extreme values, and the weights of the terms."
             )
         return best
-
-    def _n_starts(self) -> int:
-        """Number of starts; a method may have a default that depends on other settings."""
-        return self.n_init
 
     def _progress_callback(self, start: int) -> Callable[[int, float], object] | None:
         if self.callback is None:

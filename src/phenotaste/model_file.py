@@ -14,6 +14,7 @@ from phenotaste.storage import tensors
 from phenotaste.storage.encoding import json_value
 
 KIND = "taste-model"
+POOLED_KIND = "pooled-model"  # of a method without courses
 DEFAULT_METHOD = "TASTE"  # of a file that names no method
 FIGURES = (
     "lam_eff_",
@@ -123,8 +124,8 @@ def load(
 
 
 def method_of(path: str | os.PathLike[str]) -> str:
-    """Return the name of the class of a saved model."""
-    return str(tensors.read(path, KIND)[1].get("method", DEFAULT_METHOD))
+    """Return the name of the class of a saved model, with courses or without."""
+    return str(tensors.read(path, KIND, POOLED_KIND)[1].get("method", DEFAULT_METHOD))
 
 
 def check_consistent(settings: dict[str, Any], fitted: dict[str, Any]) -> None:

@@ -14,17 +14,35 @@ MIN_PRESENT_SHARE = 0.1  # a patient has a phenotype from this share on, and the
 VISITS_PER_BLOCK = 2**18  # bounds the memory for sizes at visits
 
 
-class Patients(NamedTuple):
-    """Scores W and courses U; those of patient k are U[offsets[k]:offsets[k + 1]]. Patient-level: never shown as is."""
+class PooledProjection(NamedTuple):
+    """Patients under a fitted model without courses.
+
+    `sizes` are the scores in a scale that all phenotypes share, in which each is a part of the patient's record.
+    """
 
     W: Matrix
-    U: Matrix
+    sizes: Matrix
+    offsets: Integers  # of the visits of each patient
+    unknown_features: int  # temporal features that the model lacks, ignored
+    absent_features: int  # temporal features that the cohort lacks, taken as zero
+
+
+class Patients(NamedTuple):
+    """Scores W and courses U; those of patient k are U[offsets[k]:offsets[k + 1]]. Patient-level: never shown as is.
+
+    A method without courses has no U, and its W are the sizes of the phenotypes in the data's own units.
+    """
+
+    W: Matrix
+    U: Matrix | None
     offsets: Integers
     scale: Matrix  # of each patient: what one unit of w is in the data's own units
 
     @classmethod
     def of(cls, projection: Any) -> "Patients":
         """The patients that `project` returned."""
+        if isinstance(projection, PooledProjection):
+            return cls(projection.sizes, None, projection.offsets, np.ones(len(projection.sizes)))
         return cls(projection.W, projection.U, projection.offsets, projection.scale)
 
     @classmethod
@@ -44,11 +62,14 @@ class Patients(NamedTuple):
 
     def sizes_at_visits(self, chosen: Integers, phenotype: int | slice = slice(None)) -> Matrix:
         """w·u at each visit of the chosen patients: how a course is read. u alone means nothing where w is 0."""
+        assert self.U is not None
         owner = np.repeat(chosen, self.visits[chosen])
         return np.multiply(self.U[self.rows(chosen), phenotype], self.W[owner, phenotype], dtype=np.float64)
 
     def sizes(self) -> Matrix:
         """w_kr‖u_kr‖, the size of the course of phenotype r; zero without visits. Where courses have size 1 it is w."""
+        if self.U is None:
+            return self.W
         norms = np.zeros_like(self.W, dtype=np.float64)
         for block in self.blocks():
             first, last = self.offsets[block[0]], self.offsets[block[-1] + 1]
@@ -96,6 +117,7 @@ class SharesByBlock:
         W, known, offsets = self.patients.W[block], self.known[block, None], self.patients.offsets
         if self.unit:
             return shares(W * known)
+        assert self.patients.U is not None
         first, last, _ = block.indices(len(self.known))
         visits = slice(offsets[first], offsets[last])
         own = Patients(

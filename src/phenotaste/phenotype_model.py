@@ -1,6 +1,8 @@
 """The base class of all methods that give phenotypes: definitions, and a score of each of them for every patient."""
 
+import os
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,6 +15,7 @@ from phenotaste.cohort import Cohort, check_cohort
 from phenotaste.cohort.align import Aligned, Allocator, align, columns_of
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
+from phenotaste.review import Review, Reviewed
 from phenotaste.validation import check_choice, check_integer, check_number
 
 if TYPE_CHECKING:
@@ -22,13 +25,18 @@ SIZE_RANGE = 1e-50, 1e50  # of ‖X‖ and ‖A‖: beyond them their fourth pow
 
 
 class PhenotypeModel(TransformerMixin, BaseEstimator):
-    """Scikit-learn interface of definitions V and F, and scores W; a method implements `fit` and `transform`."""
+    """Scikit-learn interface of definitions V and F, and scores W; a method implements `fit` and `project`."""
 
+    has_courses: ClassVar[bool]  # whether each patient has a course over the visits of every phenotype
+    codes_occur_in: ClassVar[str] = "visits"  # or "records": what the codes of a phenotype have in common
     _choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     _counts: ClassVar[tuple[str, ...]] = ("rank", "n_init", "max_iter")
     _amounts: ClassVar[tuple[str, ...]] = ("tol",)
 
+    _signed: ClassVar[bool] = False  # whether the method accepts negative values and has negative scores
+
     rank: int
+    n_init: Any
     V_: Array
     F_: Array | None
     W_: Array
@@ -36,8 +44,27 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
     def fit(self, cohort: Cohort, y: Any = None) -> Self:
         raise NotImplementedError
 
-    def transform(self, cohort: Cohort) -> Any:
+    def project(self, cohort: Cohort) -> Any:
+        """Patients under the fitted definitions, each on their own: their scores and what else the method has."""
         raise NotImplementedError
+
+    def transform(self, cohort: Cohort) -> Any:
+        """Scores of patients under the fitted definitions, each patient on its own.
+
+        Features are matched by name: those that the model does not know are left out, those it misses are zero.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort[:50])
+        >>> scores = model.transform(cohort[50:])
+        >>> scores.shape
+        (10, 3)
+        >>> bool((model.transform(cohort[50]) == scores[0]).all())  # alone or among others: the same bits
+        True
+        """
+        return self._labelled(self.project(cohort).W, cohort)
 
     def fit_transform(self, cohort: Cohort, y: Any = None) -> Array:
         """Fit, and return the scores found on the way (`W_`).
@@ -91,6 +118,24 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
             scale=scale,
         )
 
+    def apply_review(self, review: str | os.PathLike[str] | Mapping[str, Any] | Review) -> Reviewed:
+        """The model as a review names, merges and drops its phenotypes: a file, its content, or a Review.
+
+        A review of another model is refused; this model stays as it is.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
+        >>> Review.blank(model, names={2: "Gout"}).write("review.json")  # as the review page saves it
+        >>> model.apply_review("review.json").names
+        ['Phenotype 1', 'Gout', 'Phenotype 3']
+        """
+        check_is_fitted(self, "V_")
+        return Reviewed(self, review)
+
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Names of the scores' columns, in scikit-learn's interface.
 
@@ -103,6 +148,18 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self, "V_")
         return np.array([f"phenotype_{r + 1}" for r in range(self.V_.shape[1])], dtype=object)
+
+    @property
+    def has_negative_weights(self) -> bool:
+        """Whether definitions and scores may be negative.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines
+        >>> baselines.Spartan(nonnegative=False).has_negative_weights, baselines.PatientNMF().has_negative_weights
+        (True, False)
+        """
+        return self._signed or self.get_params().get("nonnegative") is False
 
     def _check_settings(self) -> None:
         for name, allowed in self._choices.items():
@@ -145,6 +202,10 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
         aligned = align(cohort, columns_of(cohort), self._allocator())
         self._check_sizes(aligned)
         return aligned
+
+    def _n_starts(self) -> int:
+        """Number of starts; a method may have a default that depends on other settings."""
+        return self.n_init
 
     def _check_names(self, cohort: Cohort) -> None:
         """Refuse a cohort without the features that the settings name."""

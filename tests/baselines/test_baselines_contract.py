@@ -66,6 +66,7 @@ CLASSIFIERS = {
 }
 # These need names of two kinds of features; their contract is in test_tensor_methods.py and test_tensor_methods_ls.py.
 TENSORS = ("Granite", "Limestone", "Marble", "NonnegativeCP", "SUSTain")
+EXTERNAL = ("SWoTTeD",)  # its contract is in test_swotted.py
 # Factors that must not be negative; PARAFAC2 with exact cross-products has courses of either sign.
 NON_NEGATIVE = dict.fromkeys(FACTORISATIONS, ("V_", "W_", "U_"))
 NON_NEGATIVE |= dict.fromkeys(("Spartan", "Copa", "Copa smooth", "CopaStatic"), ("V_", "W_"))
@@ -89,7 +90,7 @@ def _quiet():
 
 
 def test_every_public_baseline_is_tested():
-    tested = {name.split()[0] for name in [*FACTORISATIONS, *POOLED, *TENSORS, *CLASSIFIERS]}
+    tested = {name.split()[0] for name in [*FACTORISATIONS, *POOLED, *TENSORS, *EXTERNAL, *CLASSIFIERS]}
     assert tested - {"TASTE"} == set(baselines.__all__)
 
 
@@ -101,7 +102,7 @@ def test_every_public_baseline_is_tested():
     [
         *FACTORISATIONS.values(),
         *POOLED.values(),
-        *(getattr(baselines, name) for name in TENSORS),
+        *(getattr(baselines, name) for name in (*TENSORS, *EXTERNAL)),
         *CLASSIFIERS.values(),
     ],
 )

@@ -16,6 +16,7 @@ from phenotaste.comparison.fits import Patients, run_task
 from phenotaste.comparison.methods import METHODS, MethodSettings, has_modes, make
 from phenotaste.comparison.page import render, verdict
 from phenotaste.comparison.tasks import HALF, SPLIT, START, FitSettings, Plan, Task
+from phenotaste.prediction.methods import record_size
 from phenotaste.prediction.split_cohorts import draw_split, split_cohort
 from phenotaste.selection.fits import halves
 from phenotaste.selection.matching import match_factors
@@ -98,7 +99,7 @@ def test_the_size_of_a_record_is_the_norm_of_its_visits(cohort):
     dense = some.visits.toarray()
     parts = [dense[some.offsets[k] : some.offsets[k + 1]] for k in range(20)]
     expected = [np.log(np.linalg.norm(part)) if part.any() else 0.0 for part in parts]
-    np.testing.assert_allclose(measures.record_size(some)[:, 0], expected)
+    np.testing.assert_allclose(record_size(some)[:, 0], expected)
 
 
 def test_signed_definitions_match_up_to_their_sign():

@@ -35,7 +35,7 @@ PUBLIC = {
     "phenotaste.baselines": [
         "CNTF", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "GRUClassifier", "Granite", "Limestone", "Marble",
         "NonnegativeCP", "PatientLDA", "PatientNMF", "PatientSVD", "RawGradientBoosting", "RawLogistic", "SUSTain",
-        "Spartan", "VisitNMF",
+        "SWoTTeD", "Spartan", "VisitNMF",
     ],
     "phenotaste.ecosystem": [
         "Rule", "from_anndata", "from_ehrdata", "to_anndata", "write_anndata", "write_meds_labels", "write_omop_cohort",

@@ -138,6 +138,7 @@ def result_of_omop_tutorial(folder: Path) -> None:
 SETUP = {
     "docs/cluster.md": small_cohort,
     "docs/cohorts.md": sources,
+    "docs/baselines.md": small_cohort,
     "docs/comparison.md": labelled_cohort,
     "docs/ecosystem.md": model_with_integer_ids,
     "docs/federated.md": three_hospitals,

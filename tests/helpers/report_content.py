@@ -25,6 +25,8 @@ def simulated_content(n_phenotypes=5, n_features=None, seed=0, **changes):
         "fingerprint": FINGERPRINT,
         "min_cell_size": 11,
         "trusted": False,
+        "codes_in": "visits",
+        "courses": True,
         "overview": _overview(n_phenotypes, places, prevalence),
         "features": {"temporal": temporal, "static": static},
         "phenotypes": [

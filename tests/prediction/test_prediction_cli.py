@@ -57,6 +57,9 @@ def test_from_cohort_to_page_and_resumed(call, place):
     record = json.loads(out)
     assert [row["method"] for row in record["methods"]] == ["taste", "raw"]
     assert record["model"] == "found/model"
+    assert record["size"] is True
+    status, _, err = call("cohort", "--out", "found", *SMALL, "--resume", "--no-size")
+    assert (status, "different settings (size)" in err) == (1, True)
     assert record["rank"] == 3
 
 

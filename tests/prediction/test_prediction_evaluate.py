@@ -136,6 +136,24 @@ def test_courses_that_carry_the_planted_risk_are_named():
     found.plot("phenotypes")
 
 
+def test_a_risk_that_grows_with_the_record_needs_its_size(cohort):
+    """Scores of TASTE are relative to the size of the record, and those of NMF contain it."""
+    norms = np.sqrt(
+        np.bincount(np.repeat(np.arange(700), cohort.visit_counts), cohort.visits.power(2).sum(axis=1))
+    )
+    labels = (norms > np.quantile(norms, 0.75)).astype(float)
+    few = SMALL | {"ranks": 3, "splits": 1, "baselines": ["nmf", "raw"], "resamples": 20}
+    sized, unsized = (prediction.evaluate(cohort, labels, size=size, **few) for size in (True, False))
+    assert sized.auc > 0.99
+    assert unsized.auc < 0.8
+    assert unsized.row("nmf")["auc"] > 0.95
+    assert sized.row("raw")["auc"] == unsized.row("raw")["auc"]  # codes alone: it has no scores
+    for found, words in ((sized, "TASTE and the size of the record predict"), (unsized, "TASTE predict")):
+        assert found.as_dict()["size"] is (found is sized)
+        assert len(found.coefficients) == 3
+        assert words in evaluation.render(found)
+
+
 def cohort_cosine(one, other):
     return one @ other / (np.linalg.norm(one) * np.linalg.norm(other))
 

@@ -17,6 +17,7 @@ GRIDS = TuningSettings(
     lams=(0.1, 1.0),
     max_iter=20,
     n_init=1,
+    size=True,
     extra={
         **{name: {"max_iter": 5} for name in ("nmf", "visit-nmf", "lda", "boosting")},
         "cntf": {"max_iter": 2, "max_epochs": 1, "hidden_size": 4},
@@ -125,11 +126,26 @@ def test_methods_without_courses_use_their_scores_alone(cohort, case, split, met
     one = replace(GRIDS, ranks=(3,), courses=True)
     fitted = tune(split_cohort(cohort, case, split), method, one, 11)[1]
     train = split_cohort(cohort, case, split).train
-    assert fitted.scores.lasso.coef.shape == (3,)
+    assert fitted.scores.coef.shape == (3,)
     scores = fitted.scores.factors.transform(train)
     np.testing.assert_array_equal(score_features(fitted.scores.factors, train, True), scores)
-    np.testing.assert_array_equal(fitted.scores.scale, scores.std(axis=0))
+    np.testing.assert_array_equal(fitted.scores.scale[:3], scores.std(axis=0))
     assert fitted.risk(train).shape == (len(train),)
+
+
+@pytest.mark.parametrize("method", ["taste", "nmf"])
+def test_the_size_of_the_record_is_the_last_feature(cohort, case, split, method):
+    """It is of the visits in the columns of training patients, and of no others."""
+    cohorts = split_cohort(changed(cohort, split.test, extra=True), case, split)
+    fitted = tune(cohorts, method, replace(GRIDS, ranks=(3,)), 11)[1].scores
+    found = score_features(fitted.factors, cohorts.test, False, True)
+    np.testing.assert_array_equal(found[:, :3], fitted.factors.transform(cohorts.test))
+    kept = np.isin(cohort.feature_names, cohorts.train.feature_names)
+    visits, offsets = cohort.visits.toarray()[:, kept], cohort.offsets
+    norms = [np.linalg.norm(visits[offsets[k] : offsets[k + 1]]) for k in split.test]
+    np.testing.assert_allclose(found[:, 3], np.log(norms))
+    assert len(fitted.lasso.coef) == len(fitted.scale) == 4
+    assert len(fitted.coef) == 3
 
 
 @pytest.mark.parametrize("method", SCORED)

@@ -397,6 +397,7 @@ def test_models_of_the_baselines_have_reports(call, place, tmp_path, method):
     assert page["fingerprint"] == fingerprint(fitted)
     assert len(page["phenotypes"]) == 2
     assert method in json.dumps(page["card"])
+    assert "Fitted on" not in dict(page["overview"]["figures"])  # these patients, and rounded once
 
 
 # --- two reviewers ---------------------------------------------------------------------------------------------

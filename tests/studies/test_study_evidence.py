@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 def test_cells_are_those_specified(monkeypatch):
     monkeypatch.setattr(evidence, "is_available", lambda name: True)
     cells = pd.DataFrame(icu.cells(Options(data="folder")))
-    assert set(cells["method"]) == set(METHODS) - {"gru", "cntf"}
+    assert set(cells["method"]) == set(METHODS) - {"gru", "cntf", "swotted"}
     assert sorted(cells["rank"].dropna().unique()) == [5, 10, 20]
     assert cells.loc[cells["split"] == 0, "sets"].unique().tolist() == [PUBLISHED]
     assert cells.loc[cells["split"] > 0, "sets"].unique().tolist() == [HALF]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from phenotaste.baselines.spartan import Spartan
     from phenotaste.baselines.sustain import SUSTain
     from phenotaste.baselines.svd import PatientSVD
+    from phenotaste.baselines.swotted import SWoTTeD
 
 _MODULES = {
     "CNTF": "cntf",
@@ -37,6 +38,7 @@ _MODULES = {
     "RawGradientBoosting": "gradient_boosting",
     "RawLogistic": "raw_logistic",
     "SUSTain": "sustain",
+    "SWoTTeD": "swotted",
     "Spartan": "spartan",
     "VisitNMF": "nmf",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "RawGradientBoosting",
     "RawLogistic",
     "SUSTain",
+    "SWoTTeD",
     "Spartan",
     "VisitNMF",
 ]

@@ -13,22 +13,22 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import model_file
-from phenotaste.baselines.classifier import aligned_visits
 from phenotaste.cohort import Cohort, check_cohort
-from phenotaste.cohort.align import Aligned, Columns, columns_of, patients_having
+from phenotaste.cohort.align import Aligned, Columns, align_visits, columns_of, patients_having
+from phenotaste.cohort.origin import build_settings
 from phenotaste.core.loop import Outcome
 from phenotaste.core.records import Array
 from phenotaste.disclosure import rounding_key
 from phenotaste.engines.threads import one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.metrics import scaled_norm
+from phenotaste.patients import PooledProjection
 from phenotaste.phenotype_model import PhenotypeModel, check_size
 from phenotaste.storage import tensors
 from phenotaste.storage.encoding import json_value
 
-KIND = "pooled-model"
 FIGURES = ("n_iter_", "converged_", "outcome_", "n_patients_", "n_visits_", "n_empty_", "n_features_in_")
-ARRAYS = ("V_", "loss_curve_", "feature_names_in_", "feature_patients_")
+ARRAYS = ("V_", "loss_curve_", "feature_names_in_", "feature_patients_", "score_totals_")
 PATIENTS = ("W_", "patient_ids_", "empty_history_")
 
 
@@ -69,7 +69,8 @@ class Pooled(PhenotypeModel):
     Patients without a history take no part in the fit and have scores of zero. Static features are not used.
     """
 
-    _signed: ClassVar[bool] = False  # whether the method accepts negative values
+    has_courses = False
+    shareable_ = False  # a saved model names features of single patients
     _arrays: ClassVar[tuple[str, ...]] = ()  # fitted arrays of the method alone, kept in its files
     _figures: ClassVar[tuple[str, ...]] = ()  # fitted numbers, likewise
 
@@ -106,26 +107,31 @@ class Pooled(PhenotypeModel):
         self.rounding_key_ = rounding_key(
             aligned.shard.offsets, aligned.shard.static, self.feature_patients_, cohort.labels
         )
+        self.cohort_settings_ = build_settings(cohort.origin)
         for name in (*self._arrays, *self._figures):
             setattr(self, name, found.more[name])
+        self.score_totals_ = self._sizes(self.W_).sum(axis=0)
         return self
 
-    def transform(self, cohort: Cohort) -> Any:
+    def project(self, cohort: Cohort) -> PooledProjection:
         """Scores of patients under the fitted definitions, each patient on their own.
 
         Examples
         --------
         >>> from phenotaste import baselines, simulate
         >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-        >>> baselines.PatientNMF(rank=3, random_state=0).fit(cohort[:50]).transform(cohort[50:]).shape
-        (10, 3)
+        >>> found = baselines.PatientNMF(rank=3, random_state=0).fit(cohort[:50]).project(cohort[50:])
+        >>> found.W.shape, found.unknown_features
+        ((10, 3), 0)
         """
         check_is_fitted(self, "V_")
         check_cohort(cohort, type(self).__name__)
         self._check_values(cohort)
-        visits = Visits(aligned_visits(cohort, self._columns), cohort.offsets)
+        aligned = align_visits(cohort, self._columns)
         with one_blas_thread():
-            return self._labelled(self._scores(visits), cohort)
+            W = self._scores(Visits(aligned.visits, cohort.offsets))
+        missing = aligned.unknown_features, aligned.absent_features
+        return PooledProjection(W, self._sizes(W), cohort.offsets, *missing)
 
     def save(self, path: str | os.PathLike[str], include_patients: bool = False) -> None:
         """Write the model as a folder; with `include_patients`, also the patients' scores.
@@ -148,8 +154,13 @@ class Pooled(PhenotypeModel):
             files["patients"] = {name: getattr(self, name) for name in PATIENTS}
         figures = {name: json_value(getattr(self, name)) for name in (*FIGURES, *self._figures)}
         figures["rounding_key_"] = self.rounding_key_
-        meta = {"method": type(self).__name__, "settings": model_file.settings_of(self), "figures": figures}
-        tensors.write(path, KIND, files, meta)
+        meta = {
+            "method": type(self).__name__,
+            "settings": model_file.settings_of(self),
+            "figures": figures,
+            "cohort_settings": self.cohort_settings_,
+        }
+        tensors.write(path, model_file.POOLED_KIND, files, meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -164,7 +175,7 @@ class Pooled(PhenotypeModel):
         >>> bool((baselines.PatientNMF.load("model").transform(cohort) == model.transform(cohort)).all())
         True
         """
-        files, meta = tensors.read(path, KIND, mmap=False)
+        files, meta = tensors.read(path, model_file.POOLED_KIND, mmap=False)
         if meta.get("method") != cls.__name__:
             raise InputError(
                 f"{path} holds a model of {meta.get('method')}, not of {cls.__name__}: load it with the class that "
@@ -180,6 +191,7 @@ class Pooled(PhenotypeModel):
                 setattr(model, name, figures[name])
             for name in PATIENTS if "patients" in files else ():
                 setattr(model, name, files["patients"][name])
+            model.cohort_settings_ = meta.get("cohort_settings")
             model.F_ = model.static_names_in_ = None
             model._columns = Columns(model.n_features_in_, model.feature_names_in_, 0, None)
             model._check_fitted()
@@ -236,6 +248,10 @@ class Pooled(PhenotypeModel):
         """The scores of all patients, of which some may have no history; each must not depend on the others."""
         raise NotImplementedError
 
+    def _sizes(self, W: Array) -> Array:
+        """Scores in a scale that all phenotypes share."""
+        return W
+
     def _without_data(self, n_features: int) -> Found:
         """Equal definitions; a method with arrays of its own adds these."""
         V = np.full((n_features, self.rank), 1.0 / np.sqrt(n_features))
@@ -245,7 +261,8 @@ class Pooled(PhenotypeModel):
         """Raise ValueError if loaded arrays have inconsistent shapes."""
         if self.V_.shape != (self.n_features_in_, self.rank) or not np.isfinite(self.V_).all():
             raise ValueError("V")
-        for name in ("feature_names_in_", "feature_patients_"):
+        lengths = {"feature_names_in_": self.n_features_in_, "feature_patients_": self.n_features_in_}
+        for name, length in (lengths | {"score_totals_": self.rank}).items():
             array = getattr(self, name)
-            if array is not None and array.shape != (self.n_features_in_,):
+            if array is not None and array.shape != (length,):
                 raise ValueError(name)

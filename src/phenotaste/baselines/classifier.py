@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from phenotaste.cohort import Cohort, check_cohort
-from phenotaste.cohort.align import Columns, align_static, columns_of, move_columns, positions
+from phenotaste.cohort.align import Columns, align_static, align_visits, columns_of
 from phenotaste.cohort.persons import label_patterns, rows_of
 from phenotaste.core.records import Array
 from phenotaste.errors import InputError
@@ -168,7 +168,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
 
     def _aligned(self, cohort: Cohort) -> tuple[sparse.csr_array, Array | None]:
         """The visits and static features in the order of the fit."""
-        return aligned_visits(cohort, self._columns), align_static(
+        return align_visits(cohort, self._columns).visits, align_static(
             cohort.static, cohort.static_names, self._columns
         )
 
@@ -257,13 +257,6 @@ def validation_mask(case: Array, share: float, rng: np.random.Generator, persons
 def used_columns(cohort: Cohort, static: bool) -> Columns:
     columns = columns_of(cohort)
     return columns if static else Columns(columns.n_features, columns.feature_names, 0, None)
-
-
-def aligned_visits(cohort: Cohort, columns: Columns) -> sparse.csr_array:
-    where, _ = positions(
-        cohort.feature_names, columns.feature_names, cohort.shape[1], columns.n_features, "temporal"
-    )
-    return cohort.visits if where is None else move_columns(cohort.visits, where, columns.n_features)
 
 
 def saved_settings(model: Any) -> Settings:

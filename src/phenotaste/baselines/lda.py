@@ -47,6 +47,7 @@ class PatientLDA(Pooled):
     True
     """
 
+    codes_occur_in = "records"
     _arrays: ClassVar[tuple[str, ...]] = ("topic_counts_",)
 
     def __init__(

@@ -90,6 +90,8 @@ class PatientNMF(_NMF):
     True
     """
 
+    codes_occur_in = "records"
+
     def _find(self, visits: Visits, rng: np.random.Generator) -> Found:
         return self._factorise(visits.sums(), rng)
 

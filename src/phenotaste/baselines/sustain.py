@@ -78,6 +78,10 @@ class SUSTain(TensorModel):
         factors = Factors(np.zeros((0, self.rank)), self.A_, self.B_)
         return sustain.project(counts, sustain.IntegerFactors(factors, self.scales_), self.max_score)
 
+    def _sizes(self, W: Array) -> Array:
+        """The norm of λ_r w_r a_r∘b_r: the integers of two phenotypes have no scale in common."""
+        return W * self.scales_ * np.linalg.norm(self.A_, axis=0) * np.linalg.norm(self.B_, axis=0)
+
     def _fit_without_counts(self, shape: tuple[int, int, int]) -> TensorFit:
         K, n_a, n_b = shape
         factors = Factors(np.zeros((K, self.rank)), np.ones((n_a, self.rank)), np.ones((n_b, self.rank)))

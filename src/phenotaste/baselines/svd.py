@@ -41,6 +41,7 @@ class PatientSVD(Pooled):
     True
     """
 
+    codes_occur_in = "records"
     _signed: ClassVar[bool] = True
     _counts: ClassVar[tuple[str, ...]] = ("rank",)
     _amounts: ClassVar[tuple[str, ...]] = ()

@@ -19,9 +19,10 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas; by default all that the cohort allows and that do not need torch. "
+            help="Methods, separated by commas; by default all that the cohort allows and that do not take minutes. "
             "taste, taste-paper, copa, copa-plus, copa-static, spartan, cohen-plus, nmf, nmf-kl, visit-nmf, lda, svd, "
-            "limestone, marble, granite, sustain, cp, cntf; without phenotypes: raw, raw-static, boosting, gru.",
+            "limestone, marble, granite, sustain, cp, swotted, cntf; without phenotypes: raw, raw-static, boosting, "
+            "gru. swotted needs an interpreter of its own (PHENOTASTE_SWOTTED).",
             metavar="LIST",
             show_default=False,
         ),

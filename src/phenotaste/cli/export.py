@@ -114,12 +114,12 @@ def export(
 
 def export_model(model: Path, out: Path, overwrite: bool, json_: bool) -> None:
     """Write the shareable copy of a model of any method that has one."""
-    from phenotaste.cli.options import check_replaceable, load_model
+    from phenotaste.cli.options import check_replaceable, load_factorization
     from phenotaste.cli.terminal import print_json, print_list
 
     if out.resolve() == model.resolve():
         raise InputError(f"{out} is the model itself: choose another --out.")
-    fitted = load_model(model)
+    fitted = load_factorization(model)
     check_replaceable(out, overwrite, type(fitted).load)
     dropped = fitted.save(out, shareable=True)
     assert dropped is not None

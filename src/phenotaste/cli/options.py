@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from phenotaste.cohort import Cohort
     from phenotaste.factorization import Factorization
+    from phenotaste.phenotype_model import PhenotypeModel
 
-FACTORIZATIONS = ("TASTE", "CohenPlus", "Copa", "CopaPlus", "CopaStatic", "Spartan")
 # The columns of a table of labels, and other names of them, as `phenotaste cohort --labels` accepts them.
 LABEL_COLUMNS = {"patient": ("patient", "subject_id"), "label": ("label", "value", "boolean_value")}
 
@@ -72,16 +72,35 @@ class DtypeChoice(StrEnum):
     FLOAT32 = "float32"
 
 
-def load_model(path: Path) -> "Factorization":
-    """Load the model in a folder, of TASTE or of a baseline with definitions and scores."""
+def load_model(path: Path, threads: int | None = None) -> "PhenotypeModel":
+    """Load the model in a folder, of TASTE or of any baseline that has phenotypes."""
     from phenotaste import TASTE, baselines, model_file
+    from phenotaste.phenotype_model import PhenotypeModel
 
     method = model_file.method_of(path)
-    if method not in FACTORIZATIONS:
+    known = {"TASTE": TASTE} | {
+        name: getattr(baselines, name) for name in baselines.__all__ if name == method
+    }
+    if method not in known or not issubclass(known[method], PhenotypeModel):
         raise InputError(
-            f"{path} holds a model of {method}, which has no report: give one of {', '.join(FACTORIZATIONS)}."
+            f"{path} holds a model of {method}, which this version does not know: upgrade phenotaste."
         )
-    return TASTE.load(path) if method == "TASTE" else getattr(baselines, method).load(path)
+    model = known[method].load(path)
+    if "n_jobs" in model.get_params():
+        model.set_params(n_jobs=threads)
+    return model
+
+
+def load_factorization(path: Path) -> "Factorization":
+    """Load the model in a folder, of TASTE or of a baseline with courses."""
+    from phenotaste.factorization import Factorization
+
+    model = load_model(path)
+    if not isinstance(model, Factorization):
+        raise InputError(
+            f"{path} holds a model of {type(model).__name__}, which has no shareable copy: keep it where the data is."
+        )
+    return model
 
 
 def labels_from(path: Path, cohort: "Cohort") -> "np.ndarray":

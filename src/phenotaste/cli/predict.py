@@ -71,6 +71,13 @@ def predict(
             "Methods without courses use their scores alone.",
         ),
     ] = False,
+    size: Annotated[
+        bool,
+        typer.Option(
+            "--size/--no-size",
+            help="Use the size of the record (log of the root of the sum of squares of the visits) beside the scores.",
+        ),
+    ] = True,
     patients: Annotated[
         bool,
         typer.Option("--patients", help="Also write the risk of each test patient, readable only by you."),
@@ -83,16 +90,17 @@ def predict(
     """Estimate how well phenotype scores predict the labels of a cohort.
 
     Models are trained on 75 % of the patients, tuned on 10 % and tested on 15 %, several times; other methods use the
-    same splits. Each finished split is written at once: --resume continues an interrupted run. DIR contains no risks
-    of single patients unless --patients is given; its folders model and splits are not for passing on.
+    same splits. The size of the record stands beside the scores of every method. Each finished split is written at
+    once: --resume continues an interrupted run. DIR contains no risks of single patients unless --patients is given;
+    its folders model and splits are not for passing on.
 
     Example:
 
         phenotaste predict cohort --out prediction
 
-    The paper's objective and grid, and all baselines (two of them need torch):
+    The paper's objective and grid, scores alone, and all baselines (two of them need torch):
 
-        phenotaste predict cohort --objective paper --ranks 5,10,20,40 --lams 0.01,0.1,1 --baselines all --out DIR
+        phenotaste predict cohort --objective paper --ranks 5,10,20,40 --lams .01,.1,1 --baselines all --no-size --out D
     """
     grid = parse_ranks(ranks), parse_numbers(lams, "--lams"), parse_numbers(mus, "--mus")
     from phenotaste import Cohort, prediction
@@ -127,6 +135,7 @@ def predict(
                 out=out,
                 resume=resume,
                 courses=courses,
+                size=size,
                 patients=patients,
                 drop_unlabelled=drop_unlabelled,
                 trusted=trusted,

@@ -62,6 +62,9 @@ def report(
     --review the names, merges and rejections in that file are applied to the page, the figures and the tables. Nothing
     shown is about fewer than 11 patients unless --trusted is given.
 
+    MODEL is one of phenotaste fit, or of any baseline with non-negative phenotypes, as its save() writes it. Of a
+    method without courses, such as PatientNMF or Limestone, the page shows everything but courses.
+
     Example:
 
         phenotaste report model --cohort cohort --out report.html
@@ -82,9 +85,8 @@ def report(
             "Note: --trusted shows numbers of fewer than 11 patients: protect these files like the data.",
             err=True,
         )
-    fitted = load_model(model)
+    fitted = load_model(model, threads)
     patients = None if cohort is None else Cohort.load(cohort)
-    fitted.set_params(n_jobs=threads)
     with step_progress() as step:
         content = reports.write(
             fitted,

@@ -11,9 +11,8 @@ from phenotaste.errors import InputError
 
 NOT_PARQUET = (".csv", ".tsv", ".txt", ".json", ".xlsx")
 SHAREABLE = "shareable: without features that too few patients of its fit have"
-NOT_SHAREABLE = (
-    "not shareable: it may name what a single patient of its fit has (phenotaste export --to model)"
-)
+NOT_SHAREABLE = "not shareable: it may name what a single patient of its fit has"
+EXPORT = " (phenotaste export --to model)"
 
 
 def score(
@@ -40,6 +39,10 @@ def score(
 
     Where a patient has several rows, one for each index time, the column group has the patient.
 
+    MODEL is one of phenotaste fit, or of any baseline with phenotypes, as its save() writes it. Of a method without
+    courses, such as PatientNMF or Limestone, the score is in the data's own units, as the amount is; there is no loss,
+    no history is too short, and --courses is refused.
+
     A row of --courses has the size of every phenotype at that visit, score × course. The files are patient-level
     and readable by their owner only. An existing file is replaced.
 
@@ -50,10 +53,11 @@ def score(
 
         phenotaste score model cohort --out scores.parquet
     """
-    from phenotaste import TASTE, Cohort
+    from phenotaste import Cohort
+    from phenotaste.cli.options import load_model
     from phenotaste.cli.terminal import print_json, print_list
     from phenotaste.cohort.origin import build_settings, warning
-    from phenotaste.report.scores import write_scores
+    from phenotaste.report.scores import check_courses, write_scores
     from phenotaste.storage.atomic import check_output_file
 
     targets = [check_output_file(file, (model, cohort)) for file in (out, courses) if file is not None]
@@ -64,8 +68,9 @@ def score(
     for file in (out, courses):
         if file is not None and file.suffix.lower() in NOT_PARQUET:
             raise InputError(f"{file} does not have the suffix of a Parquet file: end its name in .parquet.")
-    fitted = TASTE.load(model)
-    fitted.n_jobs = threads
+    fitted = load_model(model, threads)
+    if courses is not None:
+        check_courses(fitted)
     reviewed = None if review is None else fitted.apply_review(review)
     loaded = Cohort.load(cohort)
     sentence = warning(getattr(fitted, "cohort_settings_", None), build_settings(loaded.origin))
@@ -76,15 +81,16 @@ def score(
     if json_:
         names = {} if reviewed is None else {"names": reviewed.names}
         notes = {"warnings": [sentence] if sentence else [], "model_shareable": fitted.shareable_}
-        print_json({**files, **written._asdict(), **names, **notes})
+        figures = {name: value for name, value in written._asdict().items() if value is not None}
+        print_json({**files, **figures, **names, **notes})
         return
     lines = [] if reviewed is None else [("Phenotypes", "; ".join(reviewed.names))]
+    lines += [("Patients", f"{written.patients:,}"), ("Visits", f"{written.visits:,}")]
+    if written.short_histories is not None:
+        lines.append(("Short histories", f"{written.short_histories:,} (fewer visits than phenotypes)"))
     lines += [
-        ("Patients", f"{written.patients:,}"),
-        ("Visits", f"{written.visits:,}"),
-        ("Short histories", f"{written.short_histories:,} (fewer visits than phenotypes)"),
         ("Unknown features", f"{written.unknown_features:,} (not in the model, dropped)"),
         ("Absent features", f"{written.absent_features:,} (not in the cohort, set to zero)"),
     ]
-    lines.append(("Model", SHAREABLE if fitted.shareable_ else NOT_SHAREABLE))
+    lines.append(("Model", SHAREABLE if fitted.shareable_ else NOT_SHAREABLE + EXPORT * fitted.has_courses))
     print_list(f"Scored with {model}", lines + [(name.capitalize(), path) for name, path in files.items()])

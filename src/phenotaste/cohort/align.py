@@ -52,20 +52,32 @@ def columns_of_fitted(model: Any) -> Columns:
     return Columns(model.V_.shape[0], model.feature_names_in_, P, model.static_names_in_)
 
 
+class AlignedVisits(NamedTuple):
+    visits: sparse.csr_array
+    unknown_features: int  # columns of the cohort that the model does not have; ignored
+    absent_features: int  # columns of the model that the cohort does not have; zero
+
+
+def align_visits(cohort: Cohort, columns: Columns) -> AlignedVisits:
+    """The visits of a cohort in the order of `columns`; data without names must have the same width."""
+    where, unknown = positions(
+        cohort.feature_names, columns.feature_names, cohort.shape[1], columns.n_features, "temporal"
+    )
+    if where is None:
+        return AlignedVisits(cohort.visits, unknown, 0)
+    moved = move_columns(cohort.visits, where, columns.n_features)
+    return AlignedVisits(moved, unknown, columns.n_features - int(np.sum(where >= 0)))
+
+
 def align(cohort: Cohort, columns: Columns, allocate: Allocator = np.empty) -> Aligned:
     """Arrange the data of a cohort in the order of `columns`; data without names must have the same width.
 
     `allocate` creates the arrays that a conversion needs.
     """
-    visits, static = cohort.visits, cohort.static
-    where, unknown = positions(
-        cohort.feature_names, columns.feature_names, cohort.shape[1], columns.n_features, "temporal"
-    )
-    if where is not None:
-        visits = move_columns(visits, where, columns.n_features)
-    known = columns.n_features if where is None else int(np.sum(where >= 0))
-    shard = shard_of(visits, cohort.offsets, align_static(static, cohort.static_names, columns), allocate)
-    return Aligned(shard, patient_sizes(shard), unknown, columns.n_features - known)
+    visits, *missing = align_visits(cohort, columns)
+    static = align_static(cohort.static, cohort.static_names, columns)
+    shard = shard_of(visits, cohort.offsets, static, allocate)
+    return Aligned(shard, patient_sizes(shard), *missing)
 
 
 def positions(

@@ -3,16 +3,14 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse.linalg import norm as sparse_norm
 from sklearn.metrics import roc_auc_score
 
-from phenotaste.baselines.classifier import aligned_visits
 from phenotaste.baselines.lasso import PAPER_GRID, fit_lasso
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.align import columns_of_fitted
+from phenotaste.cohort.align import align_visits, columns_of_fitted
 from phenotaste.core.kernels.nnls import solve_rows_bpp
 from phenotaste.core.records import Array
-from phenotaste.prediction.methods import is_case, score_scale
+from phenotaste.prediction.methods import is_case, record_size, score_scale
 
 SUM_BLOCK = 4096  # patients whose sums are dense at a time
 
@@ -31,7 +29,7 @@ def held_out_error(model: Any, cohort: Cohort) -> float | None:
     It is the same for all methods, whatever they minimise: how much of other patients the definitions describe.
     Signed definitions have signed w. None without a patient who has a history.
     """
-    visits = aligned_visits(cohort, columns_of_fitted(model))
+    visits = align_visits(cohort, columns_of_fitted(model)).visits
     V = model.V_
     shares: list[Array] = []
     for first in range(0, len(cohort), SUM_BLOCK):
@@ -78,17 +76,6 @@ def aucs(model: Any, train: Cohort, validation: Cohort, test: Cohort, seed: int)
 
 def static_of(cohort: Cohort) -> Array:
     return np.zeros((len(cohort), 0)) if cohort.static is None else np.asarray(cohort.static)
-
-
-def record_size(cohort: Cohort) -> Array:
-    """log ‖X_k‖ of each patient, a column; 0 without a history.
-
-    Scores that are relative to the size of the record leave it out, others contain it: with it, both know the same.
-    """
-    norms = sparse_norm(cohort.visits, axis=1)
-    owner = np.repeat(np.arange(len(cohort)), np.diff(cohort.offsets))
-    sizes = np.sqrt(np.bincount(owner, norms**2, len(cohort)))
-    return np.log(np.where(sizes > 0, sizes, 1.0))[:, None]
 
 
 def regression_auc(X: list[Array], parts: tuple[Cohort, Cohort, Cohort], seed: int) -> float:

@@ -6,11 +6,13 @@ from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 from phenotaste import baselines
+from phenotaste.baselines.swotted import VARIABLE, interpreter
 from phenotaste.cohort import Cohort
 from phenotaste.errors import InputError
 from phenotaste.taste import TASTE
 
-Needs = Literal["static", "kinds", "torch", "labels"]
+Needs = Literal["static", "kinds", "torch", "labels", "swotted"]
+EXTERNAL = ("swotted",)  # run in an environment of their own
 Modes = tuple[Any, Any]  # two kinds of codes, each as a prefix or as a list of names
 MODES: Modes = ("Dx_", "Rx_")
 
@@ -52,6 +54,7 @@ METHODS = {
     "granite": Method("Granite", "Granite", {}, ("kinds",)),
     "sustain": Method("SUSTain", "SUSTain", {}, ("kinds",)),
     "cp": Method("Non-negative CP", "NonnegativeCP", {}, ("kinds",)),
+    "swotted": Method("SWoTTeD", "SWoTTeD", {}, ("swotted",)),
     "cntf": Method("CNTF", "CNTF", {}, ("torch", "labels")),
     "raw": Method("Codes alone", "RawLogistic", {"static": False}, ("labels",), ranked=False),
     "raw-static": Method(
@@ -60,7 +63,7 @@ METHODS = {
     "boosting": Method("Gradient boosting", "RawGradientBoosting", {}, ("labels",), ranked=False),
     "gru": Method("GRU", "GRUClassifier", {}, ("labels", "torch"), ranked=False),
 }
-"""All methods by name. The default of `compare` is those that the cohort allows, without those that need torch."""
+"""All methods by name. The default of `compare` is those that the cohort allows, without those that take minutes."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def lacking(name: str, cohort: Cohort, settings: MethodSettings) -> str | None:
         return "the cohort does not have two kinds of codes"
     if "torch" in needs and find_spec("torch") is None:
         return "torch is not installed"
+    if "swotted" in needs and interpreter() is None:
+        return f"{VARIABLE} does not name a Python interpreter with swotted"
     return None
 
 
@@ -111,9 +116,9 @@ def has_modes(cohort: Cohort, modes: Modes) -> bool:
 
 
 def default_methods(cohort: Cohort, settings: MethodSettings) -> list[str]:
-    """All methods that the cohort allows, without those that take minutes because they need torch."""
+    """All methods that the cohort allows, without those that take minutes."""
     allowed = [name for name in METHODS if lacking(name, cohort, settings) is None]
-    return [name for name in allowed if "torch" not in METHODS[name].needs]
+    return [name for name in allowed if name not in EXTERNAL and "torch" not in METHODS[name].needs]
 
 
 def checked_methods(names: Iterable[str] | str | None, cohort: Cohort, settings: MethodSettings) -> list[str]:

@@ -109,7 +109,7 @@ def find_members(model: Any, cohort: Cohort, rule: Rule) -> Membership:
     rule.check()
     phenotypes = list_phenotypes(model)
     subjects, times = integer_ids(cohort), dates(cohort)
-    if fitted_model(model).get_params().get("nonnegative") is False:
+    if fitted_model(model).has_negative_weights:
         raise InputError(
             "The model's scores may be negative, so a threshold does not define membership: fit a non-negative model."
         )

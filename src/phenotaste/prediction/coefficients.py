@@ -54,12 +54,13 @@ def fit_coefficients(
         warnings.simplefilter("ignore")
         model = factorisation(TASTE_NAME, candidate, settings.tuning, seed, settings.threads).fit(cohort)
     courses = settings.tuning.courses
-    X = score_features(model, cohort, courses)
+    X = score_features(model, cohort, courses, settings.tuning.size)
     X = X / score_scale(X)
-    coef = fit_lasso(X, case, [C], None).coef
-    resamples = min(settings.resamples, MAX_RESAMPLES)
     names = feature_names(model.V_.shape[1], courses)
+    coef = fit_lasso(X, case, [C], None).coef[: len(names)]  # without that of the size of the record
+    resamples = min(settings.resamples, MAX_RESAMPLES)
     resampled = bootstrap_coefs(X, case, C, resamples, settings.random_state, cohort.persons)
+    resampled = resampled[:, : len(names)]
     table = odds_table(names, coef, resampled)
     table = table.join(split_columns(model.V_, names, finished))
     table["definition"] = [definition(model, r, gate) for r, _ in names]

@@ -41,6 +41,7 @@ class Evaluation:
     predictions : patient, split, method, case and risk of every test patient, if requested.
     counts : rounded numbers of patients and cases in total and in the test; None for small counts.
     audit, trusted : what disclosure control has hidden, and whether it was off.
+    size : whether the size of the record is used beside the scores.
 
     Examples
     --------
@@ -49,7 +50,7 @@ class Evaluation:
     >>> small = {"ranks": 3, "splits": 1, "C": 1.0, "resamples": 20, "n_init": 1, "max_iter": 20}
     >>> result = prediction.evaluate(cohort, baselines="raw", **small)
     >>> result.methods, round(result.auc, 2)
-    (['taste', 'raw'], 0.76)
+    (['taste', 'raw'], 0.72)
     >>> [name for name in result.coefficients.columns if name in ("phenotype", "odds_ratio")]
     ['phenotype', 'odds_ratio']
     """
@@ -66,6 +67,7 @@ class Evaluation:
     counts: dict[str, int | None]
     audit: list[Suppressed]
     trusted: bool
+    size: bool = False
 
     @property
     def auc(self) -> float:
@@ -132,6 +134,7 @@ class Evaluation:
             "phenotypes": records(self.coefficients),
             "hidden": len(self.audit),
             "trusted": self.trusted,
+            "size": self.size,
         }
 
     def save(self, folder: EvaluationFolder) -> None:
@@ -182,9 +185,11 @@ def render(result: "Evaluation") -> str:
         patients += f", {counts['cases']:,} of them cases"
     pictures = drawable(result)
     what = "scores and courses" if (result.coefficients["feature"] != SCORE).any() else "scores"
+    size = " and the size of the record" if result.size else ""
+    others = "all other scores and the size of the record" if result.size else "all other scores"
     parts = [
         "# Prediction",
-        f"Phenotype {what} of TASTE predict the label with an **AUC of {taste['auc']:.3f}** in {patients}.",
+        f"Phenotype {what} of TASTE{size} predict the label with an **AUC of {taste['auc']:.3f}** in {patients}.",
         interval_sentence(taste),
         warning(result),
         f"The patients were split {splits} times at random, stratified by class, into 75 % training, 10 % validation "
@@ -204,7 +209,7 @@ def render(result: "Evaluation") -> str:
         "## Odds ratios of the phenotypes",
         f"TASTE fitted to all patients with {result.model.rank} phenotypes, lam = {result.model.lam:g} and "
         f"mu = {result.model.mu:g}, the settings with the highest mean validation AUC; it is saved in `model`. The "
-        "odds ratio is per standard deviation of the score, all other scores held constant; the lasso shrinks it "
+        f"odds ratio is per standard deviation of the score, {others} held constant; the lasso shrinks it "
         "towards 1. Its interval and “kept” (the fraction of bootstrap samples in which the lasso keeps the score) "
         "hold for these definitions; “splits” is the number of splits that reproduce the phenotype (a cosine of at "
         "least 0.8), with the lowest and highest odds ratio in them. These are associations, not causes.",

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse.linalg import norm as sparse_norm
 from sklearn.metrics import roc_auc_score
 
 from phenotaste import baselines
@@ -56,6 +57,7 @@ class TuningSettings:
     max_iter: int = 200
     tol: float = 1e-4
     courses: bool = False  # features of courses beside the scores, of methods that have courses
+    size: bool = False  # the size of the record beside the scores; the paper does without, `evaluate` has it by default
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings by method
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,9 +88,17 @@ class ScoreModel(NamedTuple):
     scale: Array
     lasso: Lasso
     courses: bool
+    size: bool
 
     def risk(self, cohort: Cohort) -> Array:
-        return self.lasso.probability(score_features(self.factors, cohort, self.courses) / self.scale)
+        return self.lasso.probability(
+            score_features(self.factors, cohort, self.courses, self.size) / self.scale
+        )
+
+    @property
+    def coef(self) -> Array:
+        """The coefficients of the phenotypes, in the order of `feature_names`."""
+        return self.lasso.coef[:-1] if self.size else self.lasso.coef
 
 
 def candidates(method: str, tuning: TuningSettings) -> list[Candidate]:
@@ -180,36 +190,50 @@ def with_lasso(factors: Any, cohorts: SplitCohorts, tuning: TuningSettings, seed
     that has not converged.
     """
     factors.fit(cohorts.train)
-    X = score_features(factors, cohorts.train, tuning.courses)
+    chosen = tuning.courses, tuning.size
+    X = score_features(factors, cohorts.train, *chosen)
     scale = score_scale(X)
     held_out = (
-        score_features(factors, cohorts.validation, tuning.courses) / scale,
+        score_features(factors, cohorts.validation, *chosen) / scale,
         is_case(cohorts.validation),
     )
     lasso = fit_lasso(X / scale, is_case(cohorts.train), tuning.Cs, held_out, seed=seed % 2**31)
-    model = ScoreModel(factors, scale, lasso, tuning.courses)
+    model = ScoreModel(factors, scale, lasso, *chosen)
     auc = lasso.validation_auc
     if np.isnan(auc):  # a single C needs no validation
         auc = float(roc_auc_score(held_out[1], lasso.probability(held_out[0])))
     return Fitted(auc, lasso.C, model.risk, model)
 
 
-def score_features(factors: Any, cohort: Cohort, courses: bool) -> Array:
+def score_features(factors: Any, cohort: Cohort, courses: bool = False, size: bool = False) -> Array:
     """Return the scores and, with `courses`, the features of each phenotype's course, in the order of `feature_names`.
 
-    Every patient is described on their own, under definitions of the training patients. Methods without courses have
-    scores alone.
+    With `size`, the last column is the size of the record. Every patient is described on their own, under definitions
+    of the training patients. Methods without courses have scores alone.
     """
-    if not hasattr(factors, "project"):
-        return np.asarray(factors.transform(cohort))
     projection = factors.project(cohort)
-    if not courses:
-        return np.asarray(projection.W)
-    return np.column_stack([projection.W, describe(Patients.of(projection), cohort.visit_times, PREDICTORS)])
+    columns = [np.asarray(projection.W)]
+    if courses and factors.has_courses:
+        columns.append(describe(Patients.of(projection), cohort.visit_times, PREDICTORS))
+    if size:
+        columns.append(record_size(cohort))
+    return np.hstack(columns)
+
+
+def record_size(cohort: Cohort) -> Array:
+    """log ‖X_k‖ of each patient's visits, a column; 0 without a history.
+
+    Scores that are relative to the size of the record leave it out, others contain it: with it, both know the same.
+    The visits of a cohort are those of the observation window, and nothing later.
+    """
+    norms = sparse_norm(cohort.visits, axis=1)
+    owner = np.repeat(np.arange(len(cohort)), np.diff(cohort.offsets))
+    sizes = np.sqrt(np.bincount(owner, norms**2, len(cohort)))
+    return np.log(np.where(sizes > 0, sizes, 1.0))[:, None]
 
 
 def feature_names(rank: int, courses: bool) -> list[tuple[int, str]]:
-    """Return phenotype (from 0) and name of each column of `score_features`."""
+    """Return phenotype (from 0) and name of each column of `score_features`, but for the size of the record."""
     scores = [(r, SCORE) for r in range(rank)]
     return scores + [(r, name) for r in range(rank) for name in PREDICTORS if courses]
 

@@ -153,7 +153,7 @@ def definitions(model: methods.ScoreModel, cohorts: SplitCohorts, n_features: in
     """Return V with a row for every feature of the cohort, and the coefficient per standard deviation of a score."""
     V = np.zeros((n_features, model.factors.V_.shape[1]))
     V[cohorts.features] = model.factors.V_
-    return {"V": V, "coef": model.lasso.coef}
+    return {"V": V, "coef": model.coef}
 
 
 def split_seed(random_state: int, number: int) -> int:

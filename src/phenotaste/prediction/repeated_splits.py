@@ -67,6 +67,7 @@ def evaluate(
     max_iter: int = 200,
     tol: float = 1e-4,
     courses: bool = False,
+    size: bool = True,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     resamples: int = 1000,
     random_state: int = 0,
@@ -100,6 +101,8 @@ def evaluate(
         "nmf", "visit-nmf" and "lda" only `n_init`.
     courses : use two features of each course beside the scores of factorisations: its share in the last quarter, and
         its slope. Methods without courses use their scores alone.
+    size : use the size of the record, log ‖X_k‖ of the visits, beside the scores of factorisations: TASTE's scores are
+        relative to it and leave it out, those of most other methods contain it.
     settings : additional settings by method, as {"gru": {"max_epochs": 20}}.
     resamples : bootstrap samples of the patients, for intervals.
     random_state : an integer; the result does not depend on the number of threads.
@@ -126,7 +129,7 @@ def evaluate(
     check_sizes(case, cohort.persons)
     tuning = TuningSettings(
         checked_ranks(ranks), checked_weights(lams, "lams"), checked_weights(mus, "mus"), checked_strengths(C),
-        objective, smooth, balance, n_init, max_iter, tol, bool(courses),
+        objective, smooth, balance, n_init, max_iter, tol, bool(courses), bool(size),
         {name: dict(own) for name, own in (settings or {}).items()},
     )  # fmt: skip
     names = methods.checked_methods(baselines, cohort.static is not None)
@@ -220,6 +223,7 @@ class Run:
             counts=self.counts(gate),
             audit=gate.audit,
             trusted=gate.trusted,
+            size=self.settings.tuning.size,
         )
 
     def test_patients(self, split: int) -> Array:

@@ -66,7 +66,7 @@ def build(
     Parameters
     ----------
     model : a fitted model, or what its `apply_review` returned, with names, merges and rejections.
-    cohort : patients to describe; by default those of the fit, if the model has them.
+    cohort : patients to describe; by default those of the fit, if the model has them and their courses.
     gate : what may be shown; `Gate(trusted=True)` hides nothing.
     selection : evidence of stability: what `selection.select` returned, or its table `evidence`.
     review : a review that the page starts from.
@@ -99,6 +99,8 @@ def build(
         review=None if review is None else Review.read(review).as_dict(),
         min_cell_size=gate.min_cell_size,
         trusted=gate.trusted,
+        codes_in=getattr(model, "model", model).codes_occur_in,
+        courses=model.has_courses,
     )
 
 
@@ -273,6 +275,8 @@ def patient_results(described: Described, compared: list[Compared], r: int, gate
         "profile": contrasts(compared, groups, r, gate),
         "outcome": outcome_link(described.labels, groups, r, gate),
     }
+    if patients.U is None:
+        return shown
     size = groups.shown[r]
     if not size:
         gate.note(f"phenotype {described.numbers[r]}", "courses")

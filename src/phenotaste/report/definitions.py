@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phenotaste.cohort import Cohort
-from phenotaste.cohort.align import align, columns_of_fitted, patients_having
+from phenotaste.cohort.align import align, columns_of, columns_of_fitted, patients_having
 from phenotaste.disclosure import MIN_CELL_SIZE, Gate, rounded, rounding_key
 from phenotaste.errors import InputError
 from phenotaste.metrics import cosines
@@ -80,8 +80,16 @@ def shown_rates(model: Any, static: Factor, gate: Gate) -> Rates:
 
 
 def count_features(model: Any, cohort: Cohort) -> tuple[FeatureCounts, str]:
-    """Count the patients that have each feature, and return the key by which numbers of the cohort are rounded."""
-    shard = align(cohort, columns_of_fitted(model)).shard
+    """Count the patients that have each feature, and return the key by which numbers of the cohort are rounded.
+
+    A method that does not use static features has them in the key of its fit, too: with another key the same patients
+    would be rounded twice.
+    """
+    columns = columns_of_fitted(model)
+    if model.F_ is None:
+        own = columns_of(cohort)
+        columns = columns._replace(n_static=own.n_static, static_names=own.static_names)
+    shard = align(cohort, columns).shard
     counts = FeatureCounts(*patients_having(shard, len(model.V_)))
     return counts, rounding_key(shard.offsets, shard.static, counts.temporal, cohort.labels)
 

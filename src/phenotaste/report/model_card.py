@@ -23,6 +23,11 @@ SETTINGS = {
     "max_iter": "Maximum number of iterations",
     "tol": "Tolerance",
     "dtype": "Precision of courses",
+    "loss": "Loss",
+    "threshold": "Threshold of small entries",
+    "diversity": "Weight of the penalty on similar columns",
+    "max_cosine": "Cosine from which columns are penalised",
+    "max_score": "Largest integer",
 }
 VALUES = {
     "counts": "how often a code occurs at a visit",
@@ -35,37 +40,46 @@ MAX_SOURCE_LENGTH = 60
 def model_card(
     model: Any, origin: Mapping[str, Any] | None, data: Lines, fit: Lines, gate: Gate
 ) -> list[CardSection]:
+    courses = model.has_courses
     return [
-        CardSection("What this is", [purpose(model)]),
+        CardSection("What this is", purpose(model)),
         CardSection("Data", [], [*source(origin), *data]),
         CardSection("Settings", [], settings(model)),
         CardSection("Fit", [], [*fit, ("Iterations", f"{model.n_iter_:,}")]),
-        CardSection("What it may be used for", [MAY]),
-        CardSection("What it may not be used for", [MAY_NOT]),
-        CardSection("Limits", LIMITS),
+        CardSection("What it may be used for", [MAY.format(when=" and when" if courses else "")]),
+        CardSection("What it may not be used for", [MAY_NOT.format(courses=" courses," if courses else "")]),
+        CardSection("Limits", [*LIMITS, ACTIVITY] if courses else LIMITS),
         CardSection("Disclosure control", [disclosure(gate)]),
         CardSection("Versions", [], [("phenotaste", __version__), ("Python", platform.python_version())]),
     ]
 
 
-def purpose(model: Any) -> str:
+def purpose(model: Any) -> list[str]:
     base = getattr(model, "model", model)
     method = {"TASTE": "TASTE (temporal and static tensor factorisation)"}.get(
         type(base).__name__, type(base).__name__
     )
-    return (
-        f"Groups of codes and patient characteristics that occur together over time, found by {method} in health "
-        "records. They were found without any medical knowledge, and are proposals until a clinician has reviewed "
-        "them."
-    )
+    what = "codes" if model.F_ is None else "codes and patient characteristics"
+    found = f"in patients' {base.codes_occur_in}, found by {method}"
+    if model.has_courses:
+        found = f"over time, found by {method} in health records"
+    text = [
+        f"Groups of {what} that occur together {found}. They were found without any medical knowledge, and are "
+        "proposals until a clinician has reviewed them."
+    ]
+    if not model.has_courses:
+        text.append(
+            f"{method} has no courses: the page does not show when a phenotype is active, and neither CPI nor RMSE."
+        )
+    return text
 
 
 MAY = (
     "To describe groups of patients, to form hypotheses, to let clinicians name and judge the phenotypes, and to "
-    "compare how often and when they occur in populations recorded in a similar way."
+    "compare how often{when} they occur in populations recorded in a similar way."
 )
 MAY_NOT = (
-    "To diagnose or treat a single patient, or to conclude that one thing causes another. Shares, courses, effects and "
+    "To diagnose or treat a single patient, or to conclude that one thing causes another. Shares,{courses} effects and "
     "odds ratios are not adjusted for anything, and describe the patients the model was fitted on unless another "
     "cohort is named."
 )
@@ -75,9 +89,11 @@ LIMITS = [
     "Weights are shares of the largest weight in the model, so they compare within it, not between models.",
     "The leading phenotype is the one that explains most of a patient's record; many patients have several. A patient "
     f"has a phenotype that leads, or whose share of the squared sizes is at least {MIN_PRESENT_SHARE:g}.",
-    "Activity is the patient's score times the course over the visits, in the data's own units. Over visits it is "
-    "averaged over five neighbouring ones, over months over the visits of a month.",
 ]
+ACTIVITY = (
+    "Activity is the patient's score times the course over the visits, in the data's own units. Over visits it is "
+    "averaged over five neighbouring ones, over months over the visits of a month."
+)
 
 
 def source(origin: Mapping[str, Any] | None) -> Lines:

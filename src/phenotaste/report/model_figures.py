@@ -77,7 +77,7 @@ def drawings(content: Content) -> dict[str, Callable[[Content], "Figure"]]:
     shown = content.phenotypes
     possible: dict[str, tuple[Callable[[Content], Figure], bool]] = {
         "definitions": (definitions, True),
-        "loss": (loss, bool(content.overview.loss)),
+        "loss": (loss, len(content.overview.loss) > 1),
         "map": (phenotype_map, len(shown) > 1),
         "prevalence": (prevalence, any(p.prevalence is not None for p in shown)),
         "courses": (panels.typical_courses, any(p.typical for p in shown)),

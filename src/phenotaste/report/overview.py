@@ -40,11 +40,16 @@ def fit_figures(model: Any, n_patients: int, gate: Gate, at_fit: Gate) -> Lines:
         patients = [("Patients", about(fitted, gate))]
     elif gate.key != at_fit.key:
         patients.append(("Fitted on", f"{about(fitted, gate)} patients"))
+    quality = []
+    if model.has_courses:
+        quality = [
+            ("CPI", format_finite(model.cpi_, ".3f")),
+            ("RMSE", format_finite(model.rmse_, ".3g")),
+        ]
     return [
         *patients,
         phenotypes,
-        ("CPI", format_finite(model.cpi_, ".3f")),
-        ("RMSE", format_finite(model.rmse_, ".3g")),
+        *quality,
         ("Outcome", str(model.outcome_).replace("_", " ")),
     ]
 
@@ -119,17 +124,16 @@ def quartiles(what: str, values: np.ndarray, gate: Gate) -> str:
 
 
 def history_lines(patients: Patients, groups: Groups, gate: Gate) -> Lines:
-    """Numbers of patients without visits, with short histories, and without a phenotype.
+    """Numbers of patients without visits, with short histories if there are courses, and without a phenotype.
 
-    A line that is left out would show that there are none.
+    A line that is left out where there are none would show just that.
     """
     rank, visits = patients.W.shape[1], patients.visits
-    empty, short = int(np.sum(visits == 0)), int(np.sum((visits > 0) & (visits < rank)))
-    counts = {
-        "Without visits": gate.count("empty histories", empty),
-        f"Fewer visits than phenotypes ({rank})": gate.count("short histories", short),
-        "Without any phenotype": groups.without_phenotype,
-    }
+    counts = {"Without visits": gate.count("empty histories", int(np.sum(visits == 0)))}
+    if patients.U is not None:
+        short = int(np.sum((visits > 0) & (visits < rank)))
+        counts[f"Fewer visits than phenotypes ({rank})"] = gate.count("short histories", short)
+    counts["Without any phenotype"] = groups.without_phenotype
     if None in counts.values():
         gate.note(WHERE, "short and empty histories")
     words = {

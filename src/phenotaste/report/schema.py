@@ -208,6 +208,8 @@ class Content:
     review: dict[str, Any] | None = None
     min_cell_size: int = MIN_CELL_SIZE
     trusted: bool = False
+    codes_in: str = "visits"  # or "records": where the codes of a phenotype occur together
+    courses: bool = True  # whether the method has any; if not, nothing is shown about the time of phenotypes
     format: int = FORMAT
 
     def as_dict(self) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import numpy as np
 
 from phenotaste import __version__
 from phenotaste.cohort import Cohort
-from phenotaste.patients import Patients
+from phenotaste.errors import InputError
+from phenotaste.factorization import Projection
+from phenotaste.patients import Patients, PooledProjection
+from phenotaste.phenotype_model import PhenotypeModel
 from phenotaste.review import Reviewed, fingerprint
 from phenotaste.storage.atomic import check_output_file, replace_file
-from phenotaste.taste import TASTE, Projection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,23 +26,25 @@ VISITS_PER_BLOCK = 2**20
 class Scoring(NamedTuple):
     """What `write_scores` returns: the numbers of patients, visits and features, and the objective.
 
+    Methods without courses have neither short histories nor an objective of new patients.
+
     Examples
     --------
     >>> from phenotaste.report.scores import Scoring
-    >>> Scoring(60, 2980, short_histories=2, unknown_features=1, absent_features=0, objective=8206.9).unknown_features
+    >>> Scoring(60, 2980, unknown_features=1, absent_features=0, short_histories=2, objective=8206.9).unknown_features
     1
     """
 
     patients: int
     visits: int
-    short_histories: int
     unknown_features: int
     absent_features: int
-    objective: float
+    short_histories: int | None = None
+    objective: float | None = None
 
 
 def write_scores(
-    model: TASTE | Reviewed,
+    model: PhenotypeModel | Reviewed,
     cohort: Cohort,
     path: str | os.PathLike[str],
     courses: str | os.PathLike[str] | None = None,
@@ -52,6 +56,9 @@ def write_scores(
     each visit: `phenotype_1`, ..., the size at that visit (score × course). Amounts and shares are zero for
     patients without a history, whose scores are from the static features and the mean score. Where patients have
     several rows, one for each index time, the column `group` has the patient.
+
+    Of methods without courses, such as `PatientNMF`, scores are in the data's own units. Their files have neither loss
+    nor short histories, and `courses` raises InputError.
 
     Under a review, columns have the reviewer's names, those of merged phenotypes are summed, and those of rejected
     ones are left out. The metadata of the files, under "phenotaste", identify the model and its phenotypes.
@@ -70,6 +77,8 @@ def write_scores(
     """
     import pyarrow.parquet as pq
 
+    if courses is not None:
+        check_courses(model)
     projection = model.project(cohort)
     fitted, labels = model, [str(r + 1) for r in range(model.V_.shape[1])]
     if isinstance(model, Reviewed):
@@ -88,19 +97,23 @@ def write_scores(
                 writer.write_table(first)
                 for block in blocks:
                     writer.write_table(block)
-    return Scoring(
-        patients=len(cohort),
-        visits=cohort.n_visits,
-        short_histories=int(np.sum(table["short_history"].to_numpy())),
-        unknown_features=projection.unknown_features,
-        absent_features=projection.absent_features,
-        objective=projection.loss,
-    )
+    written = Scoring(len(cohort), cohort.n_visits, projection.unknown_features, projection.absent_features)
+    if not model.has_courses:
+        return written
+    short = int(np.sum(table["short_history"].to_numpy()))
+    return written._replace(short_histories=short, objective=projection.loss)
 
 
-def metadata(model: TASTE | Reviewed, labels: list[str]) -> dict[str, str]:
+def check_courses(model: PhenotypeModel | Reviewed) -> None:
+    """Refuse to write the courses of a method that has none."""
+    if not model.has_courses:
+        fitted = model.model if isinstance(model, Reviewed) else model
+        raise InputError(f"A model of {type(fitted).__name__} has no courses: leave out courses.")
+
+
+def metadata(model: PhenotypeModel | Reviewed, labels: list[str]) -> dict[str, str]:
     """Metadata of a file of scores; its columns, such as phenotype_Gout, end in the labels listed here."""
-    fitted: TASTE = model if isinstance(model, TASTE) else model.model
+    fitted = model.model if isinstance(model, Reviewed) else model
     names, numbers = [f"Phenotype {label}" for label in labels], [[r + 1] for r in range(len(labels))]
     if isinstance(model, Reviewed):
         names, numbers = model.names, [list(group.members) for group in model.groups]
@@ -114,8 +127,10 @@ def metadata(model: TASTE | Reviewed, labels: list[str]) -> dict[str, str]:
     return {"phenotaste": json.dumps(record)}
 
 
-def scores_table(projection: Projection, cohort: Cohort, labels: list[str], rank: int) -> "pa.Table":
-    """Scores, amounts and shares of each patient, number of visits, short-history flag, and loss.
+def scores_table(
+    projection: Projection | PooledProjection, cohort: Cohort, labels: list[str], rank: int
+) -> "pa.Table":
+    """Scores, amounts and shares of each patient, number of visits and, with courses, short-history flag and loss.
 
     A history is short if it has fewer visits than the rank of the model, even if a review left fewer phenotypes.
     """
@@ -129,8 +144,9 @@ def scores_table(projection: Projection, cohort: Cohort, labels: list[str], rank
     for name, matrix in parts.items():
         columns |= {f"{name}_{label}": column for label, column in zip(labels, matrix.T, strict=True)}
     columns["visits"] = patients.visits
-    columns["short_history"] = patients.visits < rank
-    columns["loss"] = projection.patient_loss
+    if isinstance(projection, Projection):
+        columns["short_history"] = patients.visits < rank
+        columns["loss"] = projection.patient_loss
     return pa.table({name: pa.array(np.ascontiguousarray(column)) for name, column in columns.items()})
 
 

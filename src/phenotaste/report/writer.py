@@ -23,14 +23,14 @@ from phenotaste.storage.atomic import (
 )
 
 if TYPE_CHECKING:
-    from phenotaste.factorization import Factorization
+    from phenotaste.phenotype_model import PhenotypeModel
     from phenotaste.report.schema import Content
 
 PathLike = str | os.PathLike[str]
 
 
 def write(
-    model: "Factorization",
+    model: "PhenotypeModel",
     path: PathLike,
     cohort: Cohort | None = None,
     *,
@@ -51,8 +51,8 @@ def write(
     ----------
     model : a fitted model.
     path : the HTML file.
-    cohort : patients to describe; by default those of the fit, if the model has them. Without either, the page shows
-        definitions and fit only.
+    cohort : patients to describe; by default those of the fit, if the model has them and their courses. Without
+        either, the page shows definitions and fit only.
     review : a review whose names, merges and rejections are applied.
     selection : the folder of `phenotaste select` that chose this model, for evidence of stability.
     figures, tables : folders for the same content as PNG and PDF, CSV and LaTeX.
@@ -108,11 +108,11 @@ def write(
     return content
 
 
-def check_signs(model: "Factorization") -> None:
-    if model.get_params().get("nonnegative") is False:
+def check_signs(model: "PhenotypeModel") -> None:
+    if model.has_negative_weights:
         raise InputError(
             "The definitions of this model may be negative, and a page shows non-negative weights only: "
-            "fit it with nonnegative=True."
+            "fit a non-negative model, such as PatientNMF in place of PatientSVD."
         )
 
 
@@ -149,6 +149,8 @@ def render(content: Content | Mapping[str, Any]) -> str:
         trusted=record["trusted"],
         version=record["version"],
         fingerprint=record["fingerprint"],
+        codes_in=record["codes_in"],
+        has_static=bool(record["features"]["static"]),
         style=Markup(style),  # part of the package, and allowed by its hash
         script=Markup(script),
         style_hash=_hash(style),

@@ -250,7 +250,7 @@ def fingerprint(model: Any) -> str:
         digest.update(part)
 
     add(type(model).__name__.encode())
-    for factor in (model.H_, model.V_, model.F_):
+    for factor in (getattr(model, "H_", None), model.V_, model.F_):  # no H without courses
         add(b"none" if factor is None else "×".join(map(str, factor.shape)).encode())
         add(b"" if factor is None else np.ascontiguousarray(factor, "<f8").tobytes())
     for names in (model.feature_names_in_, model.static_names_in_):

@@ -116,6 +116,21 @@ class Reviewed:
         unknown = np.full(len(rates), np.nan)
         return np.column_stack([rates[:, m[0]] if len(m) == 1 else unknown for m in self._members])
 
+    @property
+    def has_courses(self) -> bool:
+        """Whether each patient has a course over the visits of every phenotype.
+
+        Examples
+        --------
+        >>> from phenotaste import baselines, simulate
+        >>> from phenotaste.review import Review
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = baselines.PatientNMF(rank=3, random_state=0).fit(cohort)
+        >>> model.apply_review(Review.blank(model)).has_courses
+        False
+        """
+        return bool(self.model.has_courses)
+
     def labels(self) -> list[str]:
         """Return labels for columns: the reviewer's names, made unique, or the number of the phenotype.
 
@@ -234,6 +249,8 @@ class Reviewed:
     def project(self, cohort: Cohort) -> Any:
         """Return scores and courses of patients, in the same record as `project` of the model, whose losses are kept.
 
+        A model without courses has sizes in their place.
+
         Examples
         --------
         >>> from dataclasses import replace
@@ -249,6 +266,10 @@ class Reviewed:
         ((4, 2), True)
         """
         projection = self.model.project(cohort)
+        if not self.has_courses:
+            return projection._replace(
+                W=self.sum_columns(projection.W), sizes=self.sum_columns(projection.sizes)
+            )
         U = self.courses(projection.W, projection.U, projection.offsets)
         return projection._replace(W=self.sum_columns(projection.W), U=U)
 
@@ -311,7 +332,7 @@ class Reviewed:
         """Weights of merged phenotypes in their common definition; they sum to one."""
         if len(members) == 1:
             return np.ones(1)
-        if self.model.get_params().get("nonnegative") is False:
+        if self.model.has_negative_weights:
             raise InputError(
                 "The review merges phenotypes, but scores of this model may be negative: merge phenotypes of a model "
                 "with non-negative scores."

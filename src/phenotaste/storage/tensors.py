@@ -11,7 +11,7 @@ import platform
 import re
 import secrets
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -95,11 +95,12 @@ def write(
 
 
 def read(
-    path: str | os.PathLike[str], kind: str, *, mmap: bool = True
+    path: str | os.PathLike[str], *kinds: str, mmap: bool = True
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
     """Load what `write` saved: (file stem -> name -> array, meta); every file's checksum is verified.
 
-    With `mmap` the arrays are read-only views of the files; text arrays are always decoded into memory.
+    A folder of none of the `kinds` is refused. With `mmap` the arrays are read-only views of the files; text arrays are
+    always decoded into memory.
 
     Examples
     --------
@@ -114,7 +115,7 @@ def read(
     while True:
         version = _version(Path(path))
         try:
-            return _read_once(Path(path), kind, mmap)
+            return _read_once(Path(path), kinds, mmap)
         except InputError:
             # Another process may have replaced the files after this one read their names: then read again.
             if _version(Path(path)) == version:
@@ -129,7 +130,7 @@ def _write_over(
 ) -> None:
     with FolderLock(target) as lock:
         lock.acquire(wait=True)
-        old = _read_manifest(target, kind)
+        old = _read_manifest(target, (kind,))
         listed = [entry["name"] for entry in old["files"].values()] + old["replaced"]
         # Listed in the new manifest too: if this process is killed before it removes them, the next save does.
         replaced = [name for name in listed if os.path.lexists(target / name)]
@@ -225,14 +226,14 @@ def _remove(folder: Path, names: Iterable[str]) -> None:
 
 
 def _read_once(
-    folder: Path, kind: str, mmap: bool
+    folder: Path, kinds: Sequence[str], mmap: bool
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
     with _refusing(folder, "loaded"):
         if not (folder / MANIFEST).exists():
             raise InputError(
-                f"{folder} is not a saved {kind}; give the folder that save() or a command made."
+                f"{folder} is not a saved {' or '.join(kinds)}; give the folder that save() or a command made."
             )
-        manifest = _read_manifest(folder, kind)
+        manifest = _read_manifest(folder, kinds)
         arrays = {stem: _read_file(folder, entry, mmap) for stem, entry in manifest["files"].items()}
         return arrays, manifest["meta"]
 
@@ -245,7 +246,7 @@ def _version(folder: Path) -> tuple[int, int] | None:
     return None
 
 
-def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
+def _read_manifest(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
     path = folder / MANIFEST
     if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_MANIFEST:
         raise _damaged(path, "is not a manifest")
@@ -257,8 +258,8 @@ def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
         raise _damaged(path, "is not a manifest") from None
     if not is_sealed(raw, checksum):
         raise _damaged(path, "does not match its checksum")
-    if manifest.get("kind") != kind:
-        raise InputError(f"{folder} does not hold a {kind}; choose another path.")
+    if manifest.get("kind") not in kinds:
+        raise InputError(f"{folder} does not hold a {' or '.join(kinds)}; choose another path.")
     version = manifest.get("schema_version")
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise InputError(f"{folder} was written by a newer phenotaste; upgrade phenotaste to use it.")

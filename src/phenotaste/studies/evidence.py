@@ -11,7 +11,7 @@ from phenotaste import baselines
 from phenotaste.baselines.classifier import validation_mask
 from phenotaste.cohort import Cohort
 from phenotaste.comparison.measures import aucs, held_out_error
-from phenotaste.comparison.methods import METHODS, MethodSettings, Modes, make
+from phenotaste.comparison.methods import EXTERNAL, METHODS, MethodSettings, Modes, make
 from phenotaste.core.records import Array
 from phenotaste.disclosure import Gate, rounding_key
 from phenotaste.engines.cuda import cuda_available
@@ -117,8 +117,8 @@ def ranks(options: Options) -> tuple[int, ...]:
 
 
 def chosen_methods(options: Options, kinds: bool) -> list[str]:
-    """The methods that are named, or all but networks, as far as the cohort allows and they are installed."""
-    names = [name for name in METHODS if name not in NETWORKS]
+    """The methods that are named, or all but networks and external ones, as far as they can be run."""
+    names = [name for name in METHODS if name not in (*NETWORKS, *EXTERNAL)]
     if options.methods is not None:
         names = [word.strip() for word in options.methods.split(",")]
         for name in names:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from phenotaste.comparison.methods import METHODS
+from phenotaste.comparison.methods import EXTERNAL, METHODS
 from phenotaste.plotting import (
     BLUE,
     GREEN,
@@ -405,7 +405,7 @@ def left_out(rows: "pd.DataFrame", about: About) -> str:
     """Say which methods are missing and why."""
     present = set(rows["method"])
     pairs = [name for name in METHODS if needs_kinds(name)]
-    missing = [name for name in METHODS if name not in present and name not in NETWORKS]
+    missing = [name for name in METHODS if name not in {*present, *NETWORKS, *EXTERNAL}]
     sentences = [about.kinds] if present & set(pairs) or not about.two_kinds else []
     if not about.two_kinds:
         missing = [name for name in missing if name not in pairs]

@@ -135,7 +135,7 @@ function definition(phenotype) {
   const element = make(
     "div",
     { class: "definition" },
-    part("temporal", "In visits", "There is no code that may be shown."),
+    part("temporal", `In ${content.codes_in}`, "There is no code that may be shown."),
   );
   if (content.features.static.length > 0)
     element.append(part("static", "About the patient", "There is no fact that may be shown."));

@@ -209,7 +209,7 @@ function similarBlock(phenotype, links) {
 
 // The course and the profile are next to the bars, the other blocks in a row below.
 function evidence(phenotype) {
-  const blocks = HAS_PATIENTS ? [courseBlock(phenotype)] : [];
+  const blocks = HAS_PATIENTS && content.courses ? [courseBlock(phenotype)] : [];
   if (phenotype.profile.length > 0) blocks.push(profileBlock(phenotype));
   return make("div", { class: "evidence" }, blocks);
 }
