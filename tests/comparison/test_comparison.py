@@ -296,8 +296,10 @@ def test_the_verdict_names_the_first_and_those_that_overlap():
         }
     )  # fmt: skip
     (sentence,) = verdict(table)
-    assert "NMF of patients, R = 5 (0.800)" in sentence
-    assert "1 other: TASTE, R = 5" in sentence
+    assert sentence.endswith("NMF of patients: 0.800; its interval overlaps with 1 other: TASTE.")
+    (sentence,) = verdict(pd.concat([table, table[:3].assign(rank=10, auc=0.3)]))
+    assert "NMF of patients (R = 5): 0.800; its interval overlaps with 2 others: " in sentence
+    assert sentence.endswith("TASTE (R = 5); TASTE (R = 10).")
 
 
 def test_json_has_no_nan(result):

@@ -33,8 +33,8 @@ def test_from_cohort_to_page(call, place):
     assert result.returncode == 0, result.stderr
     for words in (
         "Replication between halves",
-        "SPARTan, R = 3",
-        "NMF of patients, R = 3",
+        "SPARTan",
+        "NMF of patients",
         "comparison.html",
     ):
         assert words in result.stdout

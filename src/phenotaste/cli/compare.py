@@ -127,14 +127,14 @@ def print_comparison(result: "Comparison", out: Path) -> None:
     from phenotaste.comparison.page import label, verdict
 
     names = {"halves_V": "codes", "halves_F": "static", "auc": "AUC", "auc_static": "AUC with static"}
-    lines = []
+    lines, several = [], len(result.plan.ranks) > 1
     for _, row in result.table.iterrows():
         parts = [
             f"{words} {row[name]:.3f}"
             for name, words in names.items()
             if name in row and not isnan(row[name])
         ]
-        lines.append((label(row), "  ".join(parts) or "–"))
+        lines.append((label(row, several), "  ".join(parts) or "–"))
     print_list("Replication between halves of the patients (mean cosine), and prediction", lines)
     sentences = verdict(result.table)
     if sentences:

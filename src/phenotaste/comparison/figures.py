@@ -78,6 +78,7 @@ def methods(result: "Comparison") -> "Figure":
         set_labels(axis, title, unit)
         if column == "processor_seconds":
             axis.set_xscale("log")
+            axis.tick_params(axis="x", which="minor", labelbottom=False)
     first = axes[0, 0]
     first.set_yticks(range(len(names)), [METHODS[name].label for name in names])
     first.set_ylim(len(names) - 0.5, -0.5)

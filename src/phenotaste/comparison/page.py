@@ -147,15 +147,17 @@ LOWEST = ("held_out_error",)
 
 def verdict(table: "pd.DataFrame") -> list[str]:
     """Which method is first in what, and which others cannot be told apart from it."""
-    sentences = []
+    sentences, several = [], table["rank"].nunique() > 1
     for name, words in NAMED.items():
         known = table[table[name].notna() & table["rank"].notna()] if name in table else table[:0]
         if not len(known):  # methods without phenotypes have no scores
             continue
         best = known.iloc[int((known[name].argmin if name in LOWEST else known[name].argmax)())]
         alike = [other for _, other in known.iterrows() if overlap(best, other, name)]
-        others = list(dict.fromkeys(label(other) for other in alike if other["method"] != best["method"]))
-        sentence = f"{words} {label(best)} ({best[name]:.3f})"
+        others = list(
+            dict.fromkeys(label(other, several) for other in alike if other["method"] != best["method"])
+        )
+        sentence = f"{words} {label(best, several)}: {best[name]:.3f}"
         if f"{name}_low" in table and others:
             count = f"{len(others)} other{'' if len(others) == 1 else 's'}"
             sentence += f"; its interval overlaps with {count}: {shortened(others)}"
@@ -171,12 +173,14 @@ def overlap(one: "pd.Series[Any]", other: "pd.Series[Any]", name: str) -> bool:
 
 
 def shortened(names: list[str], n: int = 6) -> str:
-    return ", ".join(names[:n]) + (f" and {len(names) - n} more" if len(names) > n else "")
+    """The first n names, which may contain commas themselves."""
+    return "; ".join(names[:n]) + (f"; and {len(names) - n} more" if len(names) > n else "")
 
 
-def label(row: "pd.Series[Any]") -> str:
+def label(row: "pd.Series[Any]", several: bool) -> str:
+    """The name of a method, with the number of phenotypes if the comparison has several."""
     text = METHODS[row["method"]].label
-    return text if np.isnan(row["rank"]) else f"{text}, R = {row['rank']:g}"
+    return f"{text} (R = {row['rank']:g})" if several and not np.isnan(row["rank"]) else text
 
 
 def how(result: "Comparison") -> list[str]:
