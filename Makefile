@@ -94,18 +94,23 @@ $(TORCH): $(DEV)
 
 # The mathematics, cohorts, files and the estimator: under 90 seconds on two cores. ARGS= names others.
 QUICK := $(addprefix tests/,core storage cohort simulate) $(filter-out tests/test_packaging.py,$(wildcard tests/test_*.py))
+# $(AT_ONCE) makes what does not depend on each other at the same time: the kernels beside lint, types and downloads.
+AT_ONCE := @$(MAKE) --no-print-directory -j
 .PHONY: check
-check: lint $(WARM)
+check: $(DEV)
+	$(AT_ONCE) lint $(WARM)
 	$(BIN)/pytest -q -n 2 -m "not slow and not attack" $(or $(ARGS),$(QUICK))
 
-test: lint debian $(TORCH) $(WARM)
+test: $(DEV)
+	$(AT_ONCE) lint debian $(TORCH) $(WARM)
 	$(BIN)/pytest -n 2 -m "not slow and not attack"
 
 .PHONY: test-attack
 test-attack: $(DEV) $(WARM)
 	$(BIN)/pytest -m attack tests
 
-test-slow: $(DEV) debian $(TORCH) $(WARM)
+test-slow: $(DEV)
+	$(AT_ONCE) debian $(TORCH) $(WARM)
 	$(BIN)/pytest -m slow
 
 # The packages for the tests, without anndata and ehrdata: with them pip did not resolve the versions in ten minutes.

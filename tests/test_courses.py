@@ -87,7 +87,7 @@ def test_features_do_not_depend_on_the_size_of_score_and_course():
 @pytest.fixture(scope="module")
 def fitted():
     cohort, _ = simulate.ehr(60, n_features=30, rank=3, random_state=1)
-    return TASTE(rank=3, n_init=1, random_state=0, max_iter=20).fit(cohort[:40]), cohort
+    return TASTE(rank=3, n_init=1, init="random", random_state=0, max_iter=20).fit(cohort[:40]), cohort
 
 
 def test_the_table_has_a_row_for_each_patient_and_named_columns(fitted, monkeypatch):

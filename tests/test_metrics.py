@@ -10,7 +10,7 @@ from phenotaste import TASTE, Cohort, InputError, metrics
 @pytest.fixture(scope="module")
 def fitted():
     c = cohort(3, n_patients=25, visits=(0, 9))
-    return TASTE(3, lam=0.4, n_init=1, random_state=0, max_iter=15).fit(c), c
+    return TASTE(3, lam=0.4, n_init=1, init="random", random_state=0, max_iter=15).fit(c), c
 
 
 def courses_of(m, k):
@@ -55,7 +55,7 @@ def test_objective(fitted):
 @pytest.mark.parametrize("settings", [{"balance": 1.0}, {"objective": "paper"}])
 def test_the_objective_of_the_fit_is_that_of_its_cohort(settings):
     c = cohort(3, n_patients=25, visits=(0, 9))
-    m = TASTE(3, n_init=1, random_state=0, max_iter=15, **settings).fit(c)
+    m = TASTE(3, n_init=1, init="random", random_state=0, max_iter=15, **settings).fit(c)
     assert metrics.objective(m, c) == pytest.approx(m.loss_curve_[-1], rel=1e-9)
 
 

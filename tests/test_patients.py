@@ -95,20 +95,22 @@ def test_each_warning_on_its_own():
 def test_a_fit_warns_and_its_file_remembers(tmp_path):
     cohort = Cohort(np.eye(4)[[0, 1, 2, 3, 0, 1]], np.arange(7), np.ones((6, 1)))
     with pytest.warns(UserWarning, match="fewer than 3 visits"):
-        model = TASTE(rank=2, random_state=0, max_iter=5, n_init=1).fit(cohort)
+        model = TASTE(rank=2, random_state=0, max_iter=5, n_init=1, init="random").fit(cohort)
     assert len(model.warnings_) >= 1
     model.save(tmp_path / "model")
     assert TASTE.load(tmp_path / "model").warnings_ == model.warnings_
     long, _ = simulate.ehr(60, n_features=30, rank=3, random_state=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert TASTE(rank=3, random_state=0, max_iter=20, n_init=1).fit(long).warnings_ == []
+        assert TASTE(rank=3, random_state=0, max_iter=20, n_init=1, init="random").fit(long).warnings_ == []
 
 
 @pytest.mark.parametrize("objective", ["relative", "paper"])
 def test_shares_of_a_block_are_those_of_all_patients(objective):
     cohort, _ = simulate.ehr(40, n_features=20, rank=3, random_state=1)
-    model = TASTE(rank=3, objective=objective, n_init=1, max_iter=5, random_state=0).fit(cohort)
+    model = TASTE(rank=3, objective=objective, n_init=1, init="random", max_iter=5, random_state=0).fit(
+        cohort
+    )
     patients, known = Patients.of_fit(model), np.arange(40) != 7
     blocks = SharesByBlock(patients, known, model.objective == "relative")
     expected = patients.shares() * known[:, None]

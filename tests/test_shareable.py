@@ -34,7 +34,7 @@ def cohort():
 
 @pytest.fixture(scope="module")
 def model(cohort):
-    return TASTE(3, random_state=0, max_iter=10, n_init=1).fit(cohort)
+    return TASTE(3, random_state=0, max_iter=10, n_init=1, init="random").fit(cohort)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_report_of_it_shows_what_that_of_the_model_shows(model, shared, cohort
 def test_what_cannot_be_made_shareable(model, cohort, tmp_path):
     with pytest.raises(InputError, match="holds no patients"):
         model.save(tmp_path / "model", include_patients=True, shareable=True)
-    few = TASTE(2, random_state=0, max_iter=2, n_init=1).fit(cohort[:10])
+    few = TASTE(2, random_state=0, max_iter=2, n_init=1, init="random").fit(cohort[:10])
     with pytest.raises(InputError, match="too few patients"):
         few.save(tmp_path / "model", shareable=True)
     settings = {"rank": 2, "beta": 0, "predictor": None, "max_iter": 2}
@@ -133,7 +133,7 @@ def test_what_cannot_be_made_shareable(model, cohort, tmp_path):
 
 def test_features_without_names_keep_their_positions(cohort, tmp_path):
     bare = Cohort(cohort.visits, cohort.offsets, cohort.static)
-    model = TASTE(2, random_state=0, max_iter=3, n_init=1).fit(bare)
+    model = TASTE(2, random_state=0, max_iter=3, n_init=1, init="random").fit(bare)
     dropped = model.save(tmp_path / "model", shareable=True)
     again = TASTE.load(tmp_path / "model")
     assert again.V_.shape == model.V_.shape

@@ -97,7 +97,7 @@ def test_a_few_odd_values_do_not_make_a_fact_a_number():
 @pytest.fixture(scope="module")
 def fitted():
     cohort, _ = simulate.heart_failure(300, random_state=0)
-    return TASTE(rank=3, random_state=0, max_iter=20, n_init=1).fit(cohort), cohort
+    return TASTE(rank=3, random_state=0, max_iter=20, n_init=1, init="random").fit(cohort), cohort
 
 
 def test_a_saved_model_without_patients_has_them(fitted, tmp_path):
@@ -123,7 +123,7 @@ def test_a_model_without_static_features_has_no_rates():
     cohort = Cohort(np.eye(4), [0, 2, 4])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = TASTE(rank=1, random_state=0, max_iter=3, n_init=1).fit(cohort)
+        model = TASTE(rank=1, random_state=0, max_iter=3, n_init=1, init="random").fit(cohort)
     assert model.static_rates_ is None
     assert model.phenotype_rates_ is None
     assert model.phenotypes()["rate"].isna().all()

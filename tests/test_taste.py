@@ -393,6 +393,7 @@ def test_the_papers_start_without_uniqueness_term_fits():
     with pytest.warns(UserWarning, match="uniqueness"):
         m = TASTE(3, mu=0, objective="paper", random_state=0).fit(c)
     assert m.loss_curve_[-1] < 0.5 * 0.5 * np.sum(c.visits.data**2)
+    assert m.mu_k_.dtype == np.float64  # of an integer μ too: the kernels are compiled for each type
 
 
 @pytest.mark.parametrize("objective", ["relative", "paper"])

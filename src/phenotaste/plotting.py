@@ -159,3 +159,4 @@ def image_files(name: str, figure: "Figure", formats: Sequence[str] = FORMATS) -
     """Yield the file name and the contents of a figure in each format."""
     for kind in formats:
         yield f"{name}.{kind}", encode_figure(figure, kind)
+        figure.set_layout_engine(None)  # arranging the panels takes as long as drawing them, and is done once

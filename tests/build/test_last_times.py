@@ -96,7 +96,7 @@ def test_exports_carry_the_last_event_of_a_stay(workspace, tmp_path):
     read = records(workspace, events, [person(str(k)) for k in range(20, 50)], visits=visits)
     cohort = build.cohort(workspace, read, Settings()).cohort
     assert set(cohort.visit_times.astype(str)) == {"2020-03-01T08:00:00.000000"}
-    model = TASTE(1, n_init=1, random_state=0, max_iter=3).fit(cohort)
+    model = TASTE(1, n_init=1, init="random", random_state=0, max_iter=3).fit(cohort)
     write_meds_labels(model, cohort, tmp_path / "labels", Rule("score", 1e-9))
     times = pq.read_table(tmp_path / "labels" / "phenotype_1.parquet")["prediction_time"].to_pylist()
     assert {str(time) for time in times} == {"2020-03-06 10:00:00"}

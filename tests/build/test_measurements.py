@@ -191,7 +191,9 @@ def test_new_patients_are_rated_by_the_thresholds_of_the_model(workspace):
 def test_a_model_keeps_the_thresholds_of_its_cohort_and_a_prediction_warns_of_them(workspace, tmp_path):
     rows = cohort_without_ranges(90)
     found = built(workspace, rows, Measurements(level="all"))
-    TASTE(rank=1, n_init=1, random_state=0, max_iter=3).fit(found.cohort).save(tmp_path / "model")
+    TASTE(rank=1, n_init=1, init="random", random_state=0, max_iter=3).fit(found.cohort).save(
+        tmp_path / "model"
+    )
     found.save(tmp_path / "cohort")
     columns, _ = columns_of(tmp_path / "model")
     assert columns.thresholds == found.thresholds

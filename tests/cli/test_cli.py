@@ -39,7 +39,8 @@ def workdir(tmp_path_factory):
         static_names=simulated.static_names,
     )
     cohort.save(folder / "cohort")
-    done = run("fit", "cohort", "--rank", 3, "--out", "model", "--threads", 1, folder=folder)
+    one = ("--n-init", 1, "--threads", 1)
+    done = run("fit", "cohort", "--rank", 3, "--out", "model", *one, folder=folder)
     assert done.returncode == 0, done.stderr
     (folder / "fit.txt").write_text(done.stdout)
     return folder
@@ -84,14 +85,14 @@ def test_fit_saves_a_model_and_prints_a_summary(workdir):
     ):
         assert label in text
     cohort = Cohort.load(workdir / "cohort")
-    model, expected = TASTE.load(workdir / "model"), TASTE(3, random_state=0).fit(cohort)
+    model, expected = TASTE.load(workdir / "model"), TASTE(3, n_init=1, random_state=0).fit(cohort)
     np.testing.assert_array_equal(model.V_, expected.V_)
     assert not (workdir / "model" / "patients.safetensors").exists()
 
 
-def test_fit_json_is_one_object_and_nothing_else(workdir):
-    short = ("--max-iter", 3, "--mu", 0)
-    done = run("fit", "cohort", "--rank", 2, "--out", "m-json", *short, "--json", folder=workdir)
+def test_fit_json_is_one_object_and_nothing_else(call, workdir):
+    short = ("--n-init", 1, "--max-iter", 3, "--mu", 0)
+    done = call("fit", "cohort", "--rank", 2, "--out", "m-json", *short, "--json", folder=workdir)
     assert done.stderr.startswith("Note: mu=0 drops the uniqueness term")
     assert done.stderr.count("\n") == 1
     record = json.loads(done.stdout)
@@ -117,7 +118,7 @@ def test_plan_prints_an_estimate_and_writes_nothing(call, workdir):
 
 
 def test_fit_includes_patients_and_overwrites_only_on_request(call, workdir):
-    arguments = ("fit", "cohort", "--rank", 2, "--max-iter", 2, "--out", "m-twice")
+    arguments = ("fit", "cohort", "--rank", 2, "--n-init", 1, "--max-iter", 2, "--out", "m-twice")
     first = call(*arguments, folder=workdir)
     assert "max iter. The objective was still decreasing" in " ".join(first.stdout.split())
     refused(call(*arguments, folder=workdir), "m-twice exists already", "--overwrite")
@@ -186,9 +187,9 @@ def test_settings_of_the_first_objective_are_refused_by_name(call, workdir, opti
     assert f"No such option: {option}" in done.stderr
 
 
-def test_the_objective_of_the_paper_has_one_start(workdir):
+def test_the_objective_of_the_paper_has_one_start(call, workdir):
     own = ("--objective", "paper", "--lam", 0.1, "--mu", 0.1, "--max-iter", 4)
-    done = run("fit", "cohort", "--rank", 2, "--out", "m-paper", *own, "--json", folder=workdir)
+    done = call("fit", "cohort", "--rank", 2, "--out", "m-paper", *own, "--json", folder=workdir)
     assert json.loads(done.stdout)["iterations"] == 4
     cohort, model = Cohort.load(workdir / "cohort"), TASTE.load(workdir / "m-paper")
     assert (model.objective, model._n_starts()) == ("paper", 1)
@@ -196,8 +197,8 @@ def test_the_objective_of_the_paper_has_one_start(workdir):
     np.testing.assert_array_equal(model.V_, expected.V_)
 
 
-def test_scores_are_those_of_transform(workdir):
-    done = run(
+def test_scores_are_those_of_transform(call, workdir):
+    done = call(
         "score", "model", "cohort", "--out", "s.parquet", "--courses", "c.parquet", "--json", folder=workdir
     )
     assert json.loads(done.stdout)["patients"] == 120
@@ -307,9 +308,10 @@ def test_names_from_the_data_do_not_control_the_terminal(capsys):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_demo_prints_the_tables_and_can_be_repeated(tmp_path, call):
+def test_demo_prints_the_tables_and_can_be_repeated(tmp_path, call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     arguments = ("demo", "--out", "my demo", "--patients", 150)
-    first = run(*arguments, folder=tmp_path, columns="120")
+    first = call(*arguments)
     assert first.returncode == 0, first.stderr
     text = first.stdout
     assert all(f"Phenotype {r} · " in text for r in range(1, 6))

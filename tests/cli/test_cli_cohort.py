@@ -397,7 +397,9 @@ def test_implausible_data_are_reported_and_dropped_only_on_request(call, files):
 
 def test_columns_of_a_model(call, files):
     succeeded(call(*TABLES, "--ccs", "single", "--out", "first"))
-    TASTE(2, n_init=1, random_state=0, max_iter=3).fit(Cohort.load(files / "first")).save(files / "model")
+    TASTE(2, n_init=1, init="random", random_state=0, max_iter=3).fit(Cohort.load(files / "first")).save(
+        files / "model"
+    )
     events = pd.read_parquet(files / "E.parquet")
     new = events[events.code.isin(["401.9", "428.0"])].assign(patient="secret-patient-new")
     new.assign(kind="medication", code="1", vocabulary="RxNorm").iloc[:1].pipe(

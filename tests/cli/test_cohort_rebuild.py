@@ -284,7 +284,9 @@ def test_paths_of_the_section_are_relative_to_its_file(cohort_command, folder):
 
 def test_other_settings_than_the_models_are_reported(cohort_command, folder, monkeypatch, capsys):
     assert cohort_command("synpuf", "claims", "--min-visits=2", "--out=five")[0] == 0
-    TASTE(2, n_init=1, random_state=0, max_iter=3).fit(Cohort.load(folder / "five")).save(folder / "model")
+    TASTE(2, n_init=1, init="random", random_state=0, max_iter=3).fit(Cohort.load(folder / "five")).save(
+        folder / "model"
+    )
     assert str(folder) not in json.dumps(TASTE.load(folder / "model").cohort_settings_)
     like = ("synpuf", "claims", "--settings=five/settings.toml", "--like=model")
     status, printed = cohort_command(*like, "--min-visits=1", "--out=tonight")

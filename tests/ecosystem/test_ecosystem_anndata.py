@@ -89,7 +89,7 @@ def cohort():
 
 @pytest.fixture(scope="module")
 def model(cohort):
-    return TASTE(3, n_init=1, random_state=0, max_iter=10).fit(cohort)
+    return TASTE(3, n_init=1, init="random", random_state=0, max_iter=10).fit(cohort)
 
 
 @given(cohorts.cohorts, st.sampled_from(sorted(TIMES)), st.booleans(), st.booleans(), st.booleans())

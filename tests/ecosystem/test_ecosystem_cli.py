@@ -37,7 +37,7 @@ def place(tmp_path_factory):
     Cohort(made.visits, made.offsets, made.static, patient_ids=texts, visit_times=times, **parts).save(
         folder / "texts"
     )
-    model = TASTE(3, n_init=1, random_state=0, max_iter=15).fit(whole)
+    model = TASTE(3, n_init=1, init="random", random_state=0, max_iter=15).fit(whole)
     model.save(folder / "model")
     Review.blank(model, names={2: "Heart failure"}).write(folder / "review.json")
     return folder

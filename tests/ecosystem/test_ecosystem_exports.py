@@ -58,7 +58,7 @@ def cohort():
 
 @pytest.fixture(scope="module")
 def model(cohort):
-    return TASTE(3, n_init=1, random_state=0, max_iter=15).fit(cohort)
+    return TASTE(3, n_init=1, init="random", random_state=0, max_iter=15).fit(cohort)
 
 
 def measures(model, cohort):
@@ -171,7 +171,7 @@ def test_the_omop_source_reads_the_rows_as_a_population(tmp_path):
     settings = Settings(visit="day")
     with Workspace() as workspace:
         whole = build.cohort(workspace, omop.read(workspace, str(place)), settings).cohort
-    fitted = TASTE(2, n_init=1, random_state=0, max_iter=5).fit(whole)
+    fitted = TASTE(2, n_init=1, init="random", random_state=0, max_iter=5).fit(whole)
     write_omop_cohort(fitted, whole, place / "results", Rule("share", 0.6))
     rows = pd.read_csv(place / "results" / "cohort.csv").query("cohort_definition_id == 2")
     asked = {"cohort_table": "results.cohort", "cohort_id": 2}

@@ -15,7 +15,7 @@ from phenotaste.engines import Checkpoint, DiskEngine, EngineSession, ThreadEngi
 from phenotaste.engines.threads import ThreadSession
 from phenotaste.errors import InputError
 
-OPTIONS = {"rank": 4, "n_init": 1, "max_iter": 10, "tol": 0, "random_state": 0}
+OPTIONS = {"rank": 4, "n_init": 1, "init": "random", "max_iter": 10, "tol": 0, "random_state": 0}
 
 
 def in_memory(folder, **options):
@@ -70,7 +70,7 @@ def test_it_resumes_from_the_last_checkpoint_to_the_same_bits(
 @pytest.mark.parametrize("after", [9, 15, 27])
 @pytest.mark.parametrize("objective", ["relative", "paper"])
 def test_with_several_starts_the_best_so_far_is_restored(patients, engine, after, objective, tmp_path):
-    options = {"n_init": 3, "objective": objective}
+    options = {"n_init": 3, "objective": objective, "init": "short_fits"}
     expected = TASTE(**OPTIONS | options).fit(patients)
     interrupt(patients, engine(tmp_path / "work"), after, **options)
     found, iterations, _ = resume(patients, engine(tmp_path / "work", resume=True), **options)

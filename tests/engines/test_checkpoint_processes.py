@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from helpers.cli import succeeded
 from helpers.cohorts import cohort
 from phenotaste import TASTE
 
@@ -28,23 +29,14 @@ def place(tmp_path_factory):
     return folder
 
 
+def arguments(out, *more):
+    settings = ["--rank", "5", "--tol", "0", "--n-init", "2", "--max-iter", str(ITERATIONS // 2)]
+    return ["fit", "cohort", "--out", out, *settings, "--checkpoint-every", "1", *more]
+
+
 def begin(place, out, *more):
-    command = [
-        sys.executable,
-        "-m",
-        "phenotaste.cli",
-        "fit",
-        "cohort",
-        "--out",
-        out,
-        "--rank",
-        "5",
-        "--tol",
-        "0",
-    ]
-    command += ["--n-init", "2", "--max-iter", str(ITERATIONS // 2), "--checkpoint-every", "1", *more]
     return subprocess.Popen(
-        command,
+        [sys.executable, "-m", "phenotaste.cli", *arguments(out, *more)],
         cwd=place,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -84,14 +76,12 @@ def assert_whole(place, out):
 
 
 @pytest.mark.parametrize("more", [(), ("--memory", "2GB")], ids=["memory", "disk"])
-def test_a_killed_and_resumed_fit_gives_the_same_model(place, more):
+def test_a_killed_and_resumed_fit_gives_the_same_model(place, call, more):
     out = "killed-once" + "".join(more[:1])
     assert kill_somewhere(place, out, random.Random(len(more)), *more)
     assert not (place / out).exists()
-    child = begin(place, out, "--resume", *more)
-    _, stderr = child.communicate(timeout=600)
-    assert child.returncode == 0, stderr
-    assert "begins anew" not in stderr
+    resumed = succeeded(call(*arguments(out, "--resume", *more), folder=place))
+    assert "begins anew" not in resumed.stderr
     assert_whole(place, out)
     assert not (place / f"{out}.work").exists()
 
@@ -110,7 +100,7 @@ def test_a_repeatedly_killed_fit_gives_the_same_model(place, more, seed):
     assert_whole(place, out)
 
 
-def test_an_interrupted_fit_prints_how_to_resume(place):
+def test_an_interrupted_fit_prints_how_to_resume(place, call):
     for _ in range(5):  # on a busy machine the fit may be over before the signal is sent
         shutil.rmtree(place / "stopped", ignore_errors=True)
         child = begin(place, "stopped")
@@ -122,12 +112,9 @@ def test_an_interrupted_fit_prints_how_to_resume(place):
     assert child.returncode == 130
     assert "stopped.work" in stderr
     assert "--resume" in stderr
-    child = begin(place, "stopped")
-    _, stderr = child.communicate(timeout=600)
-    assert child.returncode == 1
-    assert "resume it, or delete the folder" in stderr
-    child = begin(place, "stopped", "--resume", "--work", "elsewhere")
-    _, stderr = child.communicate(timeout=600)
-    assert child.returncode == 0
-    assert "Note: elsewhere has no usable checkpoint" in stderr
+    refused = call(*arguments("stopped"), folder=place)
+    assert refused.returncode == 1
+    assert "resume it, or delete the folder" in refused.stderr
+    resumed = call(*arguments("stopped", "--resume", "--work", "elsewhere"), folder=place)
+    assert "Note: elsewhere has no usable checkpoint" in succeeded(resumed).stderr
     assert_whole(place, "stopped")

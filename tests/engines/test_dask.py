@@ -23,7 +23,7 @@ def by_threads(cohort):
     return TASTE(**SETTINGS).fit(cohort)
 
 
-@pytest.mark.parametrize("n_workers", [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+@pytest.mark.parametrize("n_workers", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4))])
 def test_bits_do_not_depend_on_the_number_of_workers(cohort, by_threads, tmp_path, n_workers):
     with local_cluster(n_workers) as cluster:
         found = TASTE(**SETTINGS, engine=DaskEngine(cluster, tmp_path / "work")).fit(cohort)

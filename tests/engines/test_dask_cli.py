@@ -47,7 +47,7 @@ def checkpoints(folder):
 @pytest.mark.parametrize("victim", ["scheduler", "client"])
 def test_a_fit_resumes_after_losing_its_scheduler_or_client(place, call, tmp_path, victim):
     work = place / f"{victim}.work"
-    with Processes(tmp_path) as cluster:
+    with Processes(tmp_path, n_workers=1) as cluster:
         engine = ("--engine", cluster.address.replace("tcp", "dask"), "--checkpoint-every", "3")
         process = fit(place, victim, *engine)
         seen = set()
@@ -72,7 +72,7 @@ def test_a_fit_resumes_after_losing_its_scheduler_or_client(place, call, tmp_pat
 
 def test_files_of_a_killed_fit_without_checkpoint_are_removed(place, call, tmp_path):
     work = place / "swept.work"
-    with Processes(tmp_path) as cluster:
+    with Processes(tmp_path, n_workers=1) as cluster:
         engine = ("--engine", cluster.address.replace("tcp", "dask"))
         process = fit(place, "swept", *engine)
         wait_for(lambda: len(files_under(work / "courses")) >= 8)  # two generations of four blocks
@@ -87,7 +87,7 @@ def test_files_of_a_killed_fit_without_checkpoint_are_removed(place, call, tmp_p
 def test_courses_lost_with_the_checkpoint_are_rebuilt(place, tmp_path):
     """One block's courses are torn: that block is projected anew, and the fit ends as low as it would have."""
     expected, cohort = TASTE.load(place / "plain"), Cohort.load(place / "cohort")
-    with Processes(tmp_path) as cluster:
+    with Processes(tmp_path, n_workers=1) as cluster:
 
         def engine(resume):
             checkpoint = Checkpoint(tmp_path / "kept", every=1, resume=resume)

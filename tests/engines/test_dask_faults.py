@@ -57,9 +57,7 @@ def fit_through(what, cohort, cluster, folder, rng, times=2):
     return found, injector.done
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
 def test_workers_killed_at_random_do_not_change_the_result(cohort, by_threads, cluster, tmp_path, seed):
     rng = random.Random(f"{os.environ.get('PYTEST_SEED', 0)} {seed}")
     kill = lambda: kill_a_worker(cluster, rng)  # noqa: E731
@@ -116,7 +114,7 @@ def remove(path):
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [flip, truncate, remove])
+@pytest.mark.parametrize("damage", [flip, pytest.param(truncate, marks=pytest.mark.slow), remove])
 def test_a_damaged_block_is_written_again(cohort, short_by_threads, cluster, tmp_path, damage):
     def hurt(progress):
         if progress.iteration == 3:
@@ -127,7 +125,7 @@ def test_a_damaged_block_is_written_again(cohort, short_by_threads, cluster, tmp
     assert_same(found, short_by_threads)
 
 
-@pytest.mark.parametrize("damage", [flip, truncate, remove])
+@pytest.mark.parametrize("damage", [flip, pytest.param(truncate, marks=pytest.mark.slow), remove])
 def test_damaged_courses_are_refused(cohort, cluster, tmp_path, damage):
     def hurt(progress):
         if progress.iteration == 3:

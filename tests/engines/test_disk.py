@@ -24,7 +24,7 @@ from phenotaste.errors import InputError
 from phenotaste.plan import plan
 from phenotaste.storage import mapped
 
-FIVE = {"n_init": 1, "max_iter": 5, "tol": 0, "random_state": 0}
+FIVE = {"n_init": 1, "init": "random", "max_iter": 5, "tol": 0, "random_state": 0}
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def small_chunks(monkeypatch):
     "options",
     [
         {},
-        {"n_init": 3},
-        {"init": "random", "balance": 0.5, "smooth": 0.0},
+        {"init": "short_fits", "n_init": 3},
+        {"balance": 0.5, "smooth": 0.0},
         {"dtype": "float32", "rank": 18},
         {"objective": "paper"},
         {"objective": "paper", "dtype": "float32", "n_init": 2},
@@ -127,9 +127,9 @@ def test_an_initialisation_larger_than_memory_is_refused(tmp_path, monkeypatch):
     c = cohort(1, n_patients=60, visits=(0, 30))
     monkeypatch.setattr(disk, "NMF_ENTRY_BYTES", 10**10 // c.visits.nnz)
     with pytest.raises(InputError, match=r"initialisation.*10.46 GB.*init=.random"):
-        TASTE(3, engine=DiskEngine(tmp_path / "work"), **FIVE).fit(c)
+        TASTE(3, engine=DiskEngine(tmp_path / "work"), **FIVE | {"init": "short_fits"}).fit(c)
     assert not (tmp_path / "work").exists()
-    TASTE(3, engine=DiskEngine(tmp_path / "work"), init="random", **FIVE).fit(c)
+    TASTE(3, engine=DiskEngine(tmp_path / "work"), **FIVE).fit(c)
 
 
 def test_less_memory_means_smaller_chunks_and_more_patients_more_memory():

@@ -306,7 +306,7 @@ def test_a_small_cohort_is_not_shown_at_all(model, cohort):
     assert shown.overview.cohort == []
     assert all(p.prevalence is None and not p.typical and not p.profile for p in shown.phenotypes)
     assert shown.phenotypes[0].temporal
-    small = TASTE(2, max_iter=3, n_init=1, random_state=0).fit(cohort[:10])
+    small = TASTE(2, max_iter=3, n_init=1, init="random", random_state=0).fit(cohort[:10])
     shown = content.build(small, cohort[:10])
     assert shown.overview.figures == [("Phenotypes", "2")]
     assert shown.overview.loss == []
@@ -340,7 +340,7 @@ def test_new_patients_are_projected(model, cohort):
 @pytest.mark.parametrize("n_static", [0, 4])
 def test_degenerate_cohorts_have_a_report(rank, n_static):
     small = cohorts.cohort(seed=3, n_patients=60, n_features=6, n_static=n_static, visits=(0, 5))
-    fitted = TASTE(rank, n_init=1, random_state=0, max_iter=5).fit(small)
+    fitted = TASTE(rank, n_init=1, init="random", random_state=0, max_iter=5).fit(small)
     fitted.V_[:, 0] = 0  # a phenotype that died
     shown = content.build(fitted, small)
     json.dumps(shown.as_dict(), allow_nan=False)
@@ -359,7 +359,7 @@ def test_times_that_are_numbers_have_no_months():
         visit_times=np.arange(small.n_visits),
         labels=np.where(np.arange(60) < 20, np.nan, np.arange(60) % 2),
     )
-    fitted = TASTE(2, n_init=1, random_state=0, max_iter=5).fit(timed)
+    fitted = TASTE(2, n_init=1, init="random", random_state=0, max_iter=5).fit(timed)
     shown = content.build(fitted, timed)
     assert "Follow-up in time units" in dict(shown.overview.cohort)
     assert all(p.course.months is None for p in shown.phenotypes)
@@ -393,7 +393,7 @@ def test_numbers_are_compared_by_their_means():
     seldom[:9] = 1 + rng.random(9)
     static = np.column_stack([rng.random(200), seldom])
     numbers = Cohort(small.visits, small.offsets, static, static_names=["marker", "zxseldom"])
-    fitted = TASTE(2, n_init=1, random_state=0, max_iter=5).fit(numbers)
+    fitted = TASTE(2, n_init=1, init="random", random_state=0, max_iter=5).fit(numbers)
     shown = content.build(fitted, numbers)
     lead = patients_of(fitted).leading()
     for r, phenotype in enumerate(shown.phenotypes):
@@ -411,7 +411,7 @@ def test_ages_of_ninety_and_more_are_one_band():
     static = np.column_stack([np.eye(3)[level], 50 + 70 * rng.random(200)])
     names = ["age=<90", "age=90-94", "age=95+", "age at entry"]
     aged = Cohort(small.visits, small.offsets, static, static_names=names)
-    fitted = TASTE(2, n_init=1, random_state=0, max_iter=5).fit(aged)
+    fitted = TASTE(2, n_init=1, init="random", random_state=0, max_iter=5).fit(aged)
     shown = content.build(fitted, aged)
     assert [f.name for f in shown.features.static] == ["age=<90", "age=90+", "age at entry"]
     assert shown.features.static[1].share == pytest.approx(np.mean(level > 0), abs=5 / 200)

@@ -40,9 +40,9 @@ def place(tmp_path_factory):
         labels=made.labels,
     )
     cohort.save(folder / "cohort")
-    model = TASTE(4, n_init=1, random_state=0, max_iter=20).fit(cohort)
+    model = TASTE(4, n_init=1, init="random", random_state=0, max_iter=20).fit(cohort)
     model.save(folder / "model")
-    TASTE(4, n_init=1, random_state=5, max_iter=3).fit(cohort).save(folder / "other")
+    TASTE(4, n_init=1, init="random", random_state=5, max_iter=3).fit(cohort).save(folder / "other")
     reviewed(model).write(folder / "review.json")
     return folder
 
@@ -125,7 +125,7 @@ def test_from_a_fit_to_scores_with_names(tmp_path, place, call):
 
 def test_a_history_is_short_for_the_model_however_many_phenotypes_are_left(tmp_path):
     short = cohorts.cohort(n_patients=30)
-    model = TASTE(4, n_init=1, random_state=0, max_iter=2).fit(short)
+    model = TASTE(4, n_init=1, init="random", random_state=0, max_iter=2).fit(short)
     write_scores(model.apply_review(reviewed(model)), short, tmp_path / "s.parquet")
     found = pd.read_parquet(tmp_path / "s.parquet")["short_history"]
     assert list(found) == list(np.diff(short.offsets) < 4)
@@ -135,7 +135,9 @@ def test_a_history_is_short_for_the_model_however_many_phenotypes_are_left(tmp_p
 def test_scores_of_several_rows_of_a_patient_have_the_patient(tmp_path):
     rows = cohorts.cohort(n_patients=6)
     rows.groups = np.array(["a", "a", "b", "c", "c", "c"])
-    write_scores(TASTE(2, n_init=1, random_state=0, max_iter=2).fit(rows), rows, tmp_path / "s.parquet")
+    write_scores(
+        TASTE(2, n_init=1, init="random", random_state=0, max_iter=2).fit(rows), rows, tmp_path / "s.parquet"
+    )
     found = pd.read_parquet(tmp_path / "s.parquet")
     assert list(found["group"]) == list(rows.groups)
     assert list(found["patient"]) == list(rows.patient_ids)

@@ -30,7 +30,7 @@ def cohort():
 
 @pytest.fixture(scope="module")
 def model(cohort):
-    return TASTE(5, n_init=1, random_state=0, max_iter=15).fit(cohort)
+    return TASTE(5, n_init=1, init="random", random_state=0, max_iter=15).fit(cohort)
 
 
 def decided(model, **changes):
@@ -404,7 +404,7 @@ def test_merging_everything_gives_one_phenotype_and_rejecting_everything_is_refu
 @pytest.mark.parametrize("rank", [1, 2])
 def test_one_phenotype_no_static_features_no_names(rank):
     c = cohorts.cohort(n_static=0, n_patients=9)
-    fitted = TASTE(rank, n_init=1, random_state=0, max_iter=5).fit(c)
+    fitted = TASTE(rank, n_init=1, init="random", random_state=0, max_iter=5).fit(c)
     changes = {} if rank == 1 else {"p1": into(2)}
     reviewed = fitted.apply_review(decided(fitted, **changes))
     assert reviewed.F_ is None
@@ -454,7 +454,7 @@ def test_a_model_without_patients_or_totals(model, cohort, tmp_path):
 
 
 def test_another_models_review_is_refused(model, cohort):
-    other = TASTE(5, n_init=1, random_state=1, max_iter=14).fit(cohort)
+    other = TASTE(5, n_init=1, init="random", random_state=1, max_iter=14).fit(cohort)
     with pytest.raises(InputError, match="is of another model"):
         other.apply_review(decided(model))
     fewer = decided(model).as_dict()
@@ -550,7 +550,7 @@ def test_merging_with_others_or_rejecting_apart_is_no_agreement(model):
 def test_reviews_of_different_models_cannot_be_compared(model, cohort):
     with pytest.raises(InputError, match="two reviews or more"):
         compare([decided(model)])
-    other = TASTE(5, n_init=1, random_state=1, max_iter=2).fit(cohort)
+    other = TASTE(5, n_init=1, init="random", random_state=1, max_iter=2).fit(cohort)
     with pytest.raises(InputError, match="different models"):
         compare([decided(model), decided(other)])
 
@@ -562,7 +562,7 @@ def test_reviews_hold_no_patients(model, tmp_path):
         patient_ids=[f"secret-{k}" for k in range(12)],
         visit_times=np.arange("2020-01-01", "2020-01-13", dtype="M8[D]"),
     )
-    fitted = TASTE(2, n_init=1, random_state=0, max_iter=2).fit(named)
+    fitted = TASTE(2, n_init=1, init="random", random_state=0, max_iter=2).fit(named)
     Review.blank(fitted, "Dr A").write(tmp_path / "review.json")
     assert "secret" not in (tmp_path / "review.json").read_text() + repr(
         fitted.apply_review(tmp_path / "review.json")

@@ -159,18 +159,18 @@ def test_a_cell_does_not_depend_on_the_rest_of_the_grid(patients, kept):
 
 
 def test_results_do_not_depend_on_processes_and_threads(patients, tmp_path):
-    """By worker processes, from memory and from a folder: the same bits as in one process."""
+    """By worker processes, which read a folder: the same bits as in one process, from memory."""
     patients.save(tmp_path / "cohort")
-    few = {"ranks": [2, 3], "n_init": 2, "halves": 1}
-    one = selection.select(patients, **few, bootstraps=1, jobs=1)
-    for source, bootstraps in ((patients, 0), (tmp_path / "cohort", 1)):
-        other = selection.select(source, **few, bootstraps=bootstraps, jobs=2)
-        pd.testing.assert_frame_equal(without_times(other.table), without_times(one.table), check_exact=True)
-        assert np.array_equal(other.best.U_, one.best.U_)
+    few = {"ranks": [2, 3], "n_init": 2, "halves": 1, "bootstraps": 1, "init": "random"}
+    one, other = (
+        selection.select(source, **few, jobs=n) for n, source in ((1, patients), (2, tmp_path / "cohort"))
+    )
+    pd.testing.assert_frame_equal(without_times(other.table), without_times(one.table), check_exact=True)
     pd.testing.assert_frame_equal(other.evidence, one.evidence, check_exact=True)
+    assert np.array_equal(other.best.U_, one.best.U_)
 
 
-def test_no_temporary_files_are_left(patients, tmp_path, monkeypatch):
+def test_worker_processes_get_a_cohort_in_memory_by_files_that_are_removed(patients, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     abandoned = tmp_path / f"{execution.TEMPORARY_PREFIX}of-a-killed-run"
     abandoned.mkdir()
@@ -181,9 +181,13 @@ def test_no_temporary_files_are_left(patients, tmp_path, monkeypatch):
         folders = list(tmp_path.glob(f"{execution.TEMPORARY_PREFIX}*"))
         seen.append([oct(folder.stat().st_mode & 0o777) for folder in folders])
 
-    selection.select(patients, [2, 3], n_init=2, jobs=2, callback=look, halves=0)
+    few = {"ranks": 2, "n_init": 2, "halves": 0, "init": "random"}
+    other = selection.select(patients, **few, jobs=2, callback=look)
     assert seen[0] == ["0o700", "0o700"]  # the fits, and the cohort for the workers
     assert list(tmp_path.iterdir()) == []
+    one = selection.select(patients, **few, jobs=1)
+    pd.testing.assert_frame_equal(without_times(other.table), without_times(one.table), check_exact=True)
+    assert np.array_equal(other.best.U_, one.best.U_)
 
 
 # --- rules -------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ import pytest
 from phenotaste import TASTE, simulate
 from phenotaste.cli.select import parse_numbers, parse_ranks
 
-FEW = ("--ranks", "2", "--n-init", "2", "--bootstraps", "0", "--halves", "0", "--jobs", "1")
-GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--halves", "1", "--jobs", "1")
+QUICK = ("--jobs", "1", "--init", "random", "--max-iter", "50")
+FEW = ("--ranks", "2", "--n-init", "2", "--bootstraps", "0", "--halves", "0", *QUICK)
+GRID = ("--ranks", "2:3", "--n-init", "3", "--bootstraps", "2", "--halves", "1", *QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -59,19 +60,7 @@ def test_from_cohort_to_model_and_resumed(call, place):
 
 
 def test_a_choice_at_the_edge_of_the_grid_warns_in_one_sentence(call, place):
-    quick = (
-        "--n-init",
-        "2",
-        "--bootstraps",
-        "0",
-        "--halves",
-        "0",
-        "--jobs",
-        "1",
-        "--rule",
-        "cpi-floor",
-        "--json",
-    )
+    quick = ("--n-init", "2", "--bootstraps", "0", "--halves", "0", *QUICK, "--rule", "cpi-floor", "--json")
     status, out, err = call("cohort", "--out", "edge", "--ranks", "1:2", *quick)
     sentence = "The choice is at the edge of the grid (rank=2 is the largest): extend the grid and resume."
     assert (status, err) == (0, f"Note: {sentence}\n")

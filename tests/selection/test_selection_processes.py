@@ -134,15 +134,16 @@ def test_a_worker_that_is_killed_is_replaced(place, tmp_path):
             killed.append(children(os.getpid())[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    found = selection.select(cohort, [2, 3], n_init=2, halves=0, jobs=2, callback=kill_one)
-    whole = selection.select(cohort, [2, 3], n_init=2, halves=0, jobs=1)
+    few = {"ranks": [2, 3], "n_init": 2, "halves": 0, "init": "random"}
+    found = selection.select(cohort, **few, jobs=2, callback=kill_one)
+    whole = selection.select(cohort, **few, jobs=1)
     assert killed
     assert found.table["complete"].all()
     assert (found.best.V_ == whole.best.V_).all()
     setup = {"cohort": "nowhere", "digest": "", "folder": str(tmp_path), "settings": {}, "threads": 1}
     tasks = [Task("start", 2, 0.1, 1.0, 0.3, number) for number in range(2)]
     with pytest.raises(InputError, match="nowhere is not a saved cohort"):
-        workers.run_workers(MODULE, setup, tasks, jobs=2, threads=1, on_done=print)
+        workers.run_workers(MODULE, setup, tasks, jobs=1, threads=1, on_done=print)
     with pytest.raises(InputError, match="3 worker processes ended before their work was done"):
         workers.check_crashes(3)
 

@@ -36,6 +36,8 @@ class Weights(NamedTuple):
     def absolute(cls, lam: float, mu: Array, influence: Array | None = None) -> "Weights":
         """The data as they are, and free scales of U; by default every patient counts once."""
         ones = np.ones(len(mu))
+        # Kernels are compiled for each type: of an integer μ, all of them once more, in half a minute.
+        mu = np.asarray(mu, np.float64)
         return cls(float(lam), 0.0, False, mu, ones, ones if influence is None else influence)
 
     def of_patients(self, first: int, last: int) -> "Weights":

@@ -448,7 +448,7 @@ class DiskSession(ThreadSession):
             return digest.hexdigest()
 
         edges = self._edges(CHECKSUM_VISITS)
-        return list(self._pool.map(checksum, edges[:-1], edges[1:]))
+        return self._on_threads(checksum, edges[:-1], edges[1:])
 
     def _edges(self, max_visits: int) -> list[int]:
         edges: list[int] = chunk_edges(self.shard.offsets, 0, self.n_patients, max_visits).tolist()

@@ -1,10 +1,11 @@
 """The patient step on the cores of this machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -28,6 +29,7 @@ from phenotaste.runs.resources import available_cores
 
 NO_LOSS = np.empty((0, 2))  # in a fit the losses follow from the sums
 
+T = TypeVar("T")
 BlockTask = Callable[[Block, int, int, ThreadScratch], None]
 
 
@@ -99,7 +101,8 @@ class ThreadSession(EngineSession):
         self._U_returned = False  # a caller may hold the current U
         self._accumulator: SumsAccumulator | None = None
         self._idle_scratch: list[ThreadScratch] = []
-        self._pool = ThreadPoolExecutor(self.n_jobs)  # its threads end with this object
+        # Its threads end with this object. Handing a small block to a thread takes longer than the block.
+        self._pool = ThreadPoolExecutor(self.n_jobs) if self.n_jobs > 1 else None
 
     def init_U(self, model: Model) -> None:
         prepared = prepare_model(model, self.weights.lam)
@@ -209,7 +212,8 @@ class ThreadSession(EngineSession):
         self.U_prev = None
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
 
     def _accumulate(self, prepared: PreparedModel, beta: float) -> SumsAccumulator:
         """The patient step, with the sums of every block left in the accumulator."""
@@ -293,7 +297,11 @@ class ThreadSession(EngineSession):
 
         # One BLAS thread each: the blocks share the cores, and the bits stay the same.
         with one_blas_thread():
-            list(self._pool.map(run, self.blocks))
+            self._on_threads(run, self.blocks)
+
+    def _on_threads(self, task: Callable[..., T], *arguments: Iterable[Any]) -> list[T]:
+        """What a task returns for each of the arguments."""
+        return list(map(task, *arguments) if self._pool is None else self._pool.map(task, *arguments))
 
 
 @cache

@@ -57,7 +57,7 @@ def cells(options: Options) -> list[Cell]:
     starts = options.starts or (2 if options.quick else 5)
     size = {"patients": 100, "visits": 100}
     if options.quick:
-        size = {"patients": 12, "visits": 10, "max_iter": 150}
+        size = {"patients": 12, "visits": 10, "max_iter": 150, "n_init": 1}
     return [
         {
             "noise_scale": scale,
@@ -91,8 +91,10 @@ def run(cell: Cell, context: CellContext) -> Row:
         rank=cell["rank"],
         random_state=cell["data_seed"],
     )
-    max_iter = cell.get("max_iter", MAX_ITER)
-    model, taken = timed_fit(estimator(cell, context.threads, tol=TOL, max_iter=max_iter), cohort)
+    settings = {"tol": TOL, "max_iter": MAX_ITER} | {
+        name: cell[name] for name in ("max_iter", "n_init") if name in cell
+    }
+    model, taken = timed_fit(estimator(cell, context.threads, **settings), cohort)
     sims = {name: similarity(truth, model, name) for name in FACTORS}
     row = {f"sim_{name}": pair[0] for name, pair in sims.items()}
     row |= {f"matched_{name}": pair[1] for name, pair in sims.items()}
