@@ -205,3 +205,13 @@ def test_counts_of_rows_are_shown_only_where_they_are_of_enough_patients():
     assert several.count("rows", 40) == 40
     assert several.audit is gate.audit
     assert Gate(trusted=True).for_rows(3).count("rows", 1) == 1
+
+
+@given(st.text(max_size=4), st.integers(0, 400), st.integers(0, 40))
+def test_a_difference_of_rounded_counts_stands_for_enough_patients(key, part, others):
+    gate = Gate(key=key)
+    shown = gate.rounded("patients", part + others) - gate.rounded("group", part)
+    if shown >= gate.min_difference:
+        assert others >= MIN_CELL_SIZE
+    assert gate.min_difference == 20
+    assert Gate(trusted=True).min_difference == 0

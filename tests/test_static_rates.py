@@ -75,7 +75,9 @@ def test_rates_are_quotients_of_rounded_counts(seed, n_patients, rank):
             if np.isnan(found.having[j, r]):
                 total = gate.rounded(f"static {name}", int(static[:, j].sum()))
                 others = size - gate.rounded(f"phenotype {r + 1}", int(np.sum(leading(shares) == r)))
-                assert min(part, size - part, total - part, everyone - size - total + part, others) < 15
+                assert (
+                    min(part, size - part, total - part, everyone - size - total + part) < 15 or others < 20
+                )
             else:
                 assert found.having[j, r] == rounded(part / size)
                 assert count >= MIN_CELL_SIZE

@@ -119,6 +119,11 @@ class Gate:
         return 0 if self.trusted else BASE * -(-(self.min_cell_size + BASE - 1) // BASE)
 
     @property
+    def min_difference(self) -> int:
+        """The smallest difference of two rounded counts that is of at least `min_cell_size` patients."""
+        return 0 if self.trusted else BASE * -(-(self.min_cell_size + 2 * (BASE - 1)) // BASE)
+
+    @property
     def min_group_size(self) -> int:
         """The minimum number of patients for a mean or a point of a curve; never zero."""
         return 1 if self.trusted else self.min_cell_size

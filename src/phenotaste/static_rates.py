@@ -87,7 +87,7 @@ def cohort_rate(gate: Gate, column: Column, total: float, size: int) -> float | 
 
 def others_are_enough(gate: Gate, group: str, having: int, leads: int) -> bool:
     """Whether enough patients have a phenotype without its leading: a report shows the facts of both groups."""
-    return gate.rounded(group, having) - gate.rounded(group, leads) >= gate.min_shown
+    return gate.rounded(group, having) - gate.rounded(group, leads) >= gate.min_difference
 
 
 def group_rate(gate: Gate, column: Column, group: str, sums: Matrix, everyone: Matrix) -> float | None:
@@ -100,8 +100,9 @@ def group_rate(gate: Gate, column: Column, group: str, sums: Matrix, everyone: M
         return None
     what = fact_name(column.name, group)
     if column.numeric:
-        rest = gate.share(size, n)  # the sizes of the group and of the others
-        return None if rest is None else gate.mean(what, sums[0] / sums[1], column.limits, size)
+        if n - size < gate.min_difference:  # others are too few
+            return None
+        return gate.mean(what, sums[0] / sums[1], column.limits, size)
     part, total = gate.count(what, round(sums[0])), gate.count(fact_name(column.name), round(everyone[0]))
     if gate.trusted:
         return gate.share(part, size)

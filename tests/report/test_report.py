@@ -385,6 +385,7 @@ def numbers_in(text):
 )
 @example(seed=70447149, n_patients=139, rank=1, others=False, courses=True)
 @example(seed=0, n_patients=14, rank=4, others=True, courses=True)
+@example(seed=35269418, n_patients=63, rank=1, others=False, courses=True)  # nine others
 def test_no_output_describes_fewer_than_eleven_patients(seed, n_patients, rank, others, courses, tmp_path):
     cohort = secret_cohort(seed, n_patients, 12)
     fitted_on = secret_cohort(seed + 1, 100, 12) if others else cohort

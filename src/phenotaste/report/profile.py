@@ -117,7 +117,7 @@ def compare_means(name: str, column: Matrix, groups: Groups, gate: Gate) -> Comp
     for r in range(len(groups.numbers)):
         size, rest = int(groups.sizes[r]), groups.n_patients - int(groups.sizes[r])
         shown = groups.shown[r]
-        if shown is None or groups.n_shown - shown < max(gate.min_shown, 1) or not size or not rest:
+        if shown is None or groups.n_shown - shown < max(gate.min_difference, 1) or not size or not rest:
             contrasts.append(Contrast(static_label(name), "mean", None, None, None))
             continue
         group = fact_name(name, groups.name(r))
