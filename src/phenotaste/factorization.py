@@ -5,13 +5,14 @@ A method implements `fit` and `project`; scores, tables, files and reviews follo
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file
+from phenotaste.background import Background, select_columns, shown_H
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, columns_of, patients_having
 from phenotaste.cohort.origin import build_settings, thresholds
@@ -57,6 +58,12 @@ class Projection(NamedTuple):
 
 class Factorization(PhenotypeModel):
     """Scikit-learn interface of X_k ≈ U_k diag(w_k) Vᵀ, with or without static features A ≈ W Fᵀ."""
+
+    # Of a refitted model: what it does not show, and the record of its review. Of a guided one, its guides.
+    background_: Background | None = None
+    refit_: dict[str, Any] | None = None
+    guides_: Sequence[dict[str, Any]] = ()
+    n_starts_: int | None = None
 
     _more_figures: ClassVar[tuple[str, ...]] = ()  # fitted numbers of this method alone, kept in its files
 
@@ -106,6 +113,31 @@ class Factorization(PhenotypeModel):
         """
         check_is_fitted(self, "V_")
         return Reviewed(self, review)
+
+    @property
+    def names_(self) -> list[str]:
+        """The name of each phenotype, from the review that a refit followed or from a guide; empty without one."""
+        check_is_fitted(self, "V_")
+        rows = [*self.guides_, *(self.refit_ or {}).get("phenotypes", [])]
+        named = {row["phenotype"]: row["name"] for row in rows if row["name"]}
+        return [named.get(r + 1, "") for r in range(self.V_.shape[1])]
+
+    def reviewed(
+        self, review: str | os.PathLike[str] | Mapping[str, Any] | Review | None = None
+    ) -> Reviewed | None:
+        """`apply_review`; without a review, the model with its own names, or None if it has none.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
+        >>> model.reviewed() is None
+        True
+        """
+        if review is None:
+            return self.apply_review(Review.blank(self)) if any(self.names_) else None
+        return self.apply_review(review)
 
     def save(
         self, path: str | os.PathLike[str], include_patients: bool = False, *, shareable: bool = False
@@ -176,14 +208,17 @@ class Factorization(PhenotypeModel):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _best_start(
-        self, attempt: Callable[[int, np.random.Generator], loop.Fit], writer: CheckpointWriter | None = None
+        self,
+        attempt: Callable[[int, np.random.Generator], loop.Fit],
+        writer: CheckpointWriter | None = None,
+        n_starts: int | None = None,
     ) -> loop.Fit:
         """The lowest of `n_init` fits, each with a seed of its own; a callback that stops one stops them all."""
-        seeds = check_random_state(self.random_state).randint(2**31, size=self._n_starts())
+        self.n_starts_ = n_starts = n_starts or self._n_starts()
+        seeds = check_random_state(self.random_state).randint(2**31, size=n_starts)
         first, best = 0, None
         if writer is not None:
             seeds, first, best = writer.begin(seeds)
-        n_starts = self._n_starts()
         for start in range(first, n_starts):
             found = attempt(start, np.random.default_rng(seeds[start]))
             if self.verbose:
@@ -205,19 +240,40 @@ class Factorization(PhenotypeModel):
         """Number of starts; a method may have a default that depends on other settings."""
         return self.n_init
 
-    def _progress_callback(self, start: int) -> Callable[[int, float], object] | None:
+    def _progress_callback(
+        self, start: int, n_starts: int | None = None
+    ) -> Callable[[int, float], object] | None:
         if self.callback is None:
             return None
-        callback = self.callback
+        callback, n_starts = self.callback, n_starts or self._n_starts()
         return lambda iteration, loss: callback(
-            loop.Progress(start, self._n_starts(), iteration, self.max_iter, loss)
+            loop.Progress(start, n_starts, iteration, self.max_iter, loss)
         )
 
-    def _set_fitted(self, best: loop.Fit, cohort: Cohort, aligned: Aligned, weights: Weights) -> None:
+    def _set_fitted(
+        self,
+        best: loop.Fit,
+        cohort: Cohort,
+        aligned: Aligned,
+        weights: Weights,
+        hidden: Sequence[int] = (),
+        mean_scores: Array | None = None,
+    ) -> None:
+        """Set the fitted attributes; the columns that are `hidden` are the background."""
         columns = columns_of(cohort)
-        self.H_, self.V_, F = best.model
-        self.F_ = F if columns.n_static and len(F) else None
-        self.U_, self.W_ = best.patients.U, best.patients.W
+        (H, V, F), U, W = best.model, best.patients.U, best.patients.W
+        mean_scores = mean_of_scores(W, weights.influence) if mean_scores is None else mean_scores
+        self.background_, self.refit_, self.guides_ = None, None, []
+        whole_H = H
+        if hidden:
+            b, allocate = np.array(hidden, np.int64), self._allocator()
+            patients = (select_columns(array, b, allocate) for array in (W, U))
+            self.background_ = Background(H, b, V[:, b], F[:, b], mean_scores[b], *patients)
+            shown = self.background_.shown
+            H, V, F, mean_scores = shown_H(H, shown), V[:, shown], F[:, shown], mean_scores[shown]
+            W, U = (select_columns(array, shown, allocate) for array in (W, U))
+        self.H_, self.V_, self.F_ = H, V, F if columns.n_static and len(F) else None
+        self.W_, self.U_ = W, U
         self.offsets_, self.patient_ids_ = cohort.offsets, cohort.patient_ids
         self.shareable_ = False
         self.n_features_in_ = columns.n_features
@@ -232,7 +288,7 @@ class Factorization(PhenotypeModel):
         self.score_totals_ = self.W_.sum(axis=0)
         self.lam_eff_, self.mu_k_ = weights.lam, weights.mu
         self.scale_, self.influence_ = 1 / weights.scale, weights.influence
-        self.mean_scores_ = mean_of_scores(self.W_, weights.influence)
+        self.mean_scores_ = mean_scores
         self.empty_history_ = aligned.sizes == 0
         self.n_patients_, self.n_visits_ = len(cohort), int(cohort.offsets[-1])
         self.n_empty_ = int(self.empty_history_.sum())
@@ -243,7 +299,7 @@ class Factorization(PhenotypeModel):
         self.converged_ = best.outcome is loop.Outcome.CONVERGED
         scored = self._scored(best, cohort)
         self.rmse_ = metrics.rmse_of(self, scored, weights, self.lam / 2)
-        self.cpi_ = metrics.cpi_of(scored.cp_gap, metrics.has_course(self), self.H_)
+        self.cpi_ = metrics.cpi_of(scored.cp_gap, metrics.has_course(self), whole_H)
         self.cpi_present_ = metrics.present_cpi_of(scored)
         self.cohort_settings_ = build_settings(cohort.origin)
         self.cohort_thresholds_ = thresholds(cohort.origin)

@@ -143,10 +143,10 @@ def test_a_digest_tells_given_columns_apart():
     model = Model(np.eye(2), np.eye(3, 2), np.ones((1, 2)))
     one = Given(model, Constraints((0,), ((1, Near(np.ones(3), 0.9)),)))
     others = [
-        one._replace(background=1),
+        one._replace(background=(1,)),
         one._replace(constraints=Constraints((0,), ((1, Near(np.ones(3), 0.8)),))),
         one._replace(constraints=Constraints((1,), ((1, Near(np.ones(3), 0.9)),))),
         one._replace(model=model._replace(V=2 * model.V)),
     ]
     assert len({given.digest() for given in (one, *others)}) == 5
-    assert one.digest() == one._replace(background=0).digest()
+    assert one.digest() == one._replace(background=()).digest()

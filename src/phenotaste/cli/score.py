@@ -66,7 +66,7 @@ def score(
             raise InputError(f"{file} does not have the suffix of a Parquet file: end its name in .parquet.")
     fitted = TASTE.load(model)
     fitted.n_jobs = threads
-    reviewed = None if review is None else fitted.apply_review(review)
+    reviewed = fitted.reviewed(review)
     loaded = Cohort.load(cohort)
     sentence = warning(getattr(fitted, "cohort_settings_", None), build_settings(loaded.origin))
     if sentence is not None:

@@ -78,7 +78,7 @@ class Given(NamedTuple):
 
     model: Model
     constraints: Constraints = NO_CONSTRAINTS
-    background: int = 0  # the first columns, which take part in the fit and are not shown
+    background: tuple[int, ...] = ()  # columns that take part in the fit and are not shown
 
     @property
     def rank(self) -> int:
