@@ -123,7 +123,7 @@ def test_three_codes_bring_a_rare_phenotype_back(planted, guided):
     cohort, V = planted
     unguided = TASTE(6, random_state=0, n_init=1).fit(cohort)
     assert cosines(V[:, 5:], unguided.V_).max() < 0.3
-    assert cosines(V[:, 5:], guided.V_[:, :1])[0, 0] > 0.8
+    assert cosines(V[:, 5:], guided.V_[:, :1])[0, 0] > 0.85
     assert cosines(V[:, :5], guided.V_[:, 1:]).max(axis=1).min() > 0.9  # the other columns are free
     (found,) = guided.guides_
     assert (found["name"], found["phenotype"], found["features"], found["unsupported"]) == (
@@ -135,6 +135,14 @@ def test_three_codes_bring_a_rare_phenotype_back(planted, guided):
     assert found["cosine"] >= STRENGTH - 1e-9
     assert guided.names_ == ["Rare", "", "", "", "", ""]
     assert (np.diff(guided.loss_curve_) <= 0).all()
+
+
+def test_a_guide_to_a_frequent_phenotype_is_completed_to_all_of_it(planted):
+    cohort, V = planted
+    codes = [str(cohort.feature_names[j]) for j in V[:, 0].argsort()[-3:]]
+    found = TASTE(6, random_state=0, n_init=1, max_iter=10, guides={"Frequent": codes}).fit(cohort)
+    assert cosines(V[:, :1], found.V_[:, :1])[0, 0] > 0.95  # the three codes alone: 0.7
+    assert found.guides_[0]["unsupported"] is None
 
 
 def test_a_guide_that_the_data_do_not_support_is_reported(planted):

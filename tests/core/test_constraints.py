@@ -139,6 +139,15 @@ def test_new_columns_follow_those_that_are_given():
     np.testing.assert_array_equal(found.H, np.eye(5))
 
 
+def test_new_columns_are_not_those_most_similar_to_the_given_ones():
+    c = cohort(2, n_patients=30)
+    shard = start_fit(c, 2)[0].shard
+    plain = init_model("nmf_visits", shard, c.shape[1], 5, True, np.random.default_rng(0))
+    given = Given(Model(np.eye(2), plain.V[:, [3, 1]], plain.F[:, :2]))
+    found = init_model("nmf_visits", shard, c.shape[1], 5, True, np.random.default_rng(0), None, given)
+    np.testing.assert_array_equal(found.V, plain.V[:, [3, 1, 0, 2, 4]])
+
+
 def test_a_digest_tells_given_columns_apart():
     model = Model(np.eye(2), np.eye(3, 2), np.ones((1, 2)))
     one = Given(model, Constraints((0,), ((1, Near(np.ones(3), 0.9)),)))
