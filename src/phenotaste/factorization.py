@@ -5,13 +5,14 @@ A method implements `fit` and `project`; scores, tables, files and reviews follo
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from phenotaste import metrics, model_file
+from phenotaste.background import Background, select_columns, shown_H
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import Aligned, columns_of, patients_having
 from phenotaste.cohort.origin import build_settings, thresholds
@@ -58,6 +59,10 @@ class Factorization(PhenotypeModel):
     """Scikit-learn interface of X_k ≈ U_k diag(w_k) Vᵀ, with or without static features A ≈ W Fᵀ."""
 
     has_courses = True
+    # Of a refitted model: what it does not show.
+    background_: Background | None = None
+    n_starts_: int | None = None
+
     _more_figures: ClassVar[tuple[str, ...]] = ()  # fitted numbers of this method alone, kept in its files
 
     # Settings that the methods below read; each method's own __init__ says which of them a user may choose.
@@ -140,14 +145,17 @@ class Factorization(PhenotypeModel):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _best_start(
-        self, attempt: Callable[[int, np.random.Generator], loop.Fit], writer: CheckpointWriter | None = None
+        self,
+        attempt: Callable[[int, np.random.Generator], loop.Fit],
+        writer: CheckpointWriter | None = None,
+        n_starts: int | None = None,
     ) -> loop.Fit:
         """The lowest of `n_init` fits, each with a seed of its own; a callback that stops one stops them all."""
-        seeds = check_random_state(self.random_state).randint(2**31, size=self._n_starts())
+        self.n_starts_ = n_starts = n_starts or self._n_starts()
+        seeds = check_random_state(self.random_state).randint(2**31, size=n_starts)
         first, best = 0, None
         if writer is not None:
             seeds, first, best = writer.begin(seeds)
-        n_starts = self._n_starts()
         for start in range(first, n_starts):
             found = attempt(start, np.random.default_rng(seeds[start]))
             if self.verbose:
@@ -165,19 +173,40 @@ class Factorization(PhenotypeModel):
             )
         return best
 
-    def _progress_callback(self, start: int) -> Callable[[int, float], object] | None:
+    def _progress_callback(
+        self, start: int, n_starts: int | None = None
+    ) -> Callable[[int, float], object] | None:
         if self.callback is None:
             return None
-        callback = self.callback
+        callback, n_starts = self.callback, n_starts or self._n_starts()
         return lambda iteration, loss: callback(
-            loop.Progress(start, self._n_starts(), iteration, self.max_iter, loss)
+            loop.Progress(start, n_starts, iteration, self.max_iter, loss)
         )
 
-    def _set_fitted(self, best: loop.Fit, cohort: Cohort, aligned: Aligned, weights: Weights) -> None:
+    def _set_fitted(
+        self,
+        best: loop.Fit,
+        cohort: Cohort,
+        aligned: Aligned,
+        weights: Weights,
+        hidden: Sequence[int] = (),
+        mean_scores: Array | None = None,
+    ) -> None:
+        """Set the fitted attributes; the columns that are `hidden` are the background."""
         columns = columns_of(cohort)
-        self.H_, self.V_, F = best.model
-        self.F_ = F if columns.n_static and len(F) else None
-        self.U_, self.W_ = best.patients.U, best.patients.W
+        (H, V, F), U, W = best.model, best.patients.U, best.patients.W
+        mean_scores = mean_of_scores(W, weights.influence) if mean_scores is None else mean_scores
+        self.background_, self.refit_, self.guides_ = None, None, []
+        whole_H = H
+        if hidden:
+            b, allocate = np.array(hidden, np.int64), self._allocator()
+            patients = (select_columns(array, b, allocate) for array in (W, U))
+            self.background_ = Background(H, b, V[:, b], F[:, b], mean_scores[b], *patients)
+            shown = self.background_.shown
+            H, V, F, mean_scores = shown_H(H, shown), V[:, shown], F[:, shown], mean_scores[shown]
+            W, U = (select_columns(array, shown, allocate) for array in (W, U))
+        self.H_, self.V_, self.F_ = H, V, F if columns.n_static and len(F) else None
+        self.W_, self.U_ = W, U
         self.offsets_, self.patient_ids_ = cohort.offsets, cohort.patient_ids
         self.shareable_ = False
         self.n_features_in_ = columns.n_features
@@ -192,7 +221,7 @@ class Factorization(PhenotypeModel):
         self.score_totals_ = self.W_.sum(axis=0)
         self.lam_eff_, self.mu_k_ = weights.lam, weights.mu
         self.scale_, self.influence_ = 1 / weights.scale, weights.influence
-        self.mean_scores_ = mean_of_scores(self.W_, weights.influence)
+        self.mean_scores_ = mean_scores
         self.empty_history_ = aligned.sizes == 0
         self.n_patients_, self.n_visits_ = len(cohort), int(cohort.offsets[-1])
         self.n_empty_ = int(self.empty_history_.sum())
@@ -203,7 +232,7 @@ class Factorization(PhenotypeModel):
         self.converged_ = best.outcome is loop.Outcome.CONVERGED
         scored = self._scored(best, cohort)
         self.rmse_ = metrics.rmse_of(self, scored, weights, self.lam / 2)
-        self.cpi_ = metrics.cpi_of(scored.cp_gap, metrics.has_course(self), self.H_)
+        self.cpi_ = metrics.cpi_of(scored.cp_gap, metrics.has_course(self), whole_H)
         self.cpi_present_ = metrics.present_cpi_of(scored)
         self.cohort_settings_ = build_settings(cohort.origin)
         self.cohort_thresholds_ = thresholds(cohort.origin)

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from phenotaste.background import all_definitions, all_patients
 from phenotaste.cohort import Cohort
 from phenotaste.cohort.align import align, columns_of_fitted
 from phenotaste.core.kernels.driver import cross_product_gaps
-from phenotaste.core.records import Model, Scored, Weights
+from phenotaste.core.records import Scored, Weights
 from phenotaste.engines.threads import ThreadSession
 from phenotaste.errors import InputError
 
@@ -90,7 +91,8 @@ def cpi(model: Any, short: Literal["include", "exclude"] = "include") -> float:
     counted = has_course(model)
     if short == "exclude":
         counted = counted & (np.diff(model.offsets_) >= model.H_.shape[0])
-    return cpi_of(cross_product_gaps(model.offsets_, model.U_, model.H_), counted, model.H_)
+    H, U = all_definitions(model).H, np.ascontiguousarray(all_patients(model)[1])
+    return cpi_of(cross_product_gaps(model.offsets_, U, H), counted, H)
 
 
 def has_course(model: Any) -> NDArray[np.bool_]:
@@ -130,15 +132,14 @@ def cpi_of(gaps: NDArray[Any], counted: NDArray[Any], H: NDArray[Any]) -> float:
 
 def losses(model: Any, cohort: Cohort) -> tuple[Scored, Weights]:
     """Each patient's parts of the objective, and cross-product gap, at the fitted or projected U and W."""
-    F = np.zeros((0, model.H_.shape[0])) if model.F_ is None else model.F_
-    aligned = align(cohort, columns_of_fitted(model))
+    definitions, aligned = all_definitions(model), align(cohort, columns_of_fitted(model))
     if is_fitted_on(model, cohort):
-        U, W, weights = model.U_, model.W_, model._fitted_weights()
+        (W, U), weights = all_patients(model), model._fitted_weights()
     else:
-        projected = model.project(cohort)
+        projected = getattr(model, "_project_all", model.project)(cohort)
         U, W, weights = projected.U, projected.W, projected.weights
     with ThreadSession(aligned.shard, weights, np.ascontiguousarray(U), len(model.V_)) as session:
-        return session.score(Model(model.H_, model.V_, F), W), weights
+        return session.score(definitions, W), weights
 
 
 def is_fitted_on(model: Any, cohort: Cohort) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from phenotaste.background import DEFINITIONS, Background
+from phenotaste.background import PATIENTS as BACKGROUND_PATIENTS
 from phenotaste.errors import InputError
 from phenotaste.storage import tensors
 from phenotaste.storage.encoding import json_value
@@ -42,6 +44,7 @@ NOT_SHAREABLE = (
     "This folder may name features that very few patients of the fit have, with their exact numbers: keep it where the "
     "data is. phenotaste export MODEL --to model writes a copy without them."
 )
+RECORDS = ("refit", "guides")  # of a refitted or guided model, as JSON
 NOT_SAVED = ("callback", "checkpoint", "engine", "n_jobs", "verbose")  # how a fit runs, not what it finds
 
 
@@ -65,16 +68,22 @@ def save(
         "model": {name: array for name, array in arrays.items() if array is not None},
         **(more_files or {}),
     }
+    background: Background | None = getattr(model, "background_", None)
+    if background is not None:
+        files["background"] = background.arrays(DEFINITIONS)
     if include_patients:
-        files["patients"] = {name: getattr(model, name) for name in PATIENTS}
+        hidden = {} if background is None else background.arrays(BACKGROUND_PATIENTS)
+        files["patients"] = {name: getattr(model, name) for name in PATIENTS} | hidden
     settings = settings_of(model)
     figures = {name: json_value(getattr(model, name)) for name in (*FIGURES, *more_figures)}
     figures["warnings_"] = list(getattr(model, "warnings_", ()))
+    figures["n_starts_"] = getattr(model, "n_starts_", None)
     figures["rounding_key_"] = getattr(model, "rounding_key_", None)
     meta: dict[str, Any] = {"method": type(model).__name__, "settings": settings, "figures": figures}
     meta |= {"shareable": False, "sharing": NOT_SHAREABLE} if sharing is None else sharing
     if getattr(model, "cohort_settings_", None) is not None:
         meta["cohort_settings"] = model.cohort_settings_
+    meta |= {name: getattr(model, f"{name}_") for name in RECORDS if getattr(model, f"{name}_", None)}
     if getattr(model, "cohort_thresholds_", None):
         meta["cohort_thresholds"] = model.cohort_thresholds_
     tensors.write(path, KIND, files, meta, extra_files)
@@ -104,13 +113,17 @@ def load(
         settings, figures = dict(meta["settings"]), dict(meta["figures"])
         figures.setdefault("cpi_present_", None)  # files of 0.1 lack it
         fitted: dict[str, Any] = {name: figures[name] for name in (*FIGURES, *more_figures)}
+        fitted["n_starts_"] = figures.get("n_starts_")
         fitted["rounding_key_"] = None if (key := figures.get("rounding_key_")) is None else str(key)
         fitted["shareable_"] = meta.get("shareable") is True
         fitted["warnings_"] = [str(sentence) for sentence in figures.get("warnings_", ())]
         cohort_settings = meta.get("cohort_settings")
         fitted["cohort_settings_"] = None if cohort_settings is None else dict(cohort_settings)
         fitted["cohort_thresholds_"] = [dict(row) for row in meta.get("cohort_thresholds", ())]
+        fitted["refit_"] = None if (record := meta.get("refit")) is None else read_refit(record)
+        fitted["guides_"] = [dict(row) for row in meta.get("guides", ())]
         fitted |= {name: files["model"].get(name) for name in ARRAYS}
+        fitted["background_"] = Background.of_arrays(files)
         if "patients" in files:
             fitted |= {name: files["patients"][name] for name in PATIENTS}
         check_consistent(settings, fitted)
@@ -121,6 +134,20 @@ def load(
     for name in ("rmse_", "cpi_", "cpi_present_"):
         fitted[name] = float("nan") if fitted[name] is None else fitted[name]
     return settings, fitted
+
+
+def read_refit(record: Any) -> dict[str, Any]:
+    """The record of a refit, with a number, a name and a decision for each phenotype."""
+    rows = [dict(row) for row in record["phenotypes"]]
+    for row in rows:
+        int(row["phenotype"]), str(row["name"]), str(row["decision"])
+    order = [int(number) for number in record["order"]]
+    return {
+        **record,
+        "order": order,
+        "phenotypes": rows,
+        "rejected": [dict(row) for row in record["rejected"]],
+    }
 
 
 def method_of(path: str | os.PathLike[str]) -> str:
@@ -154,6 +181,8 @@ def check_consistent(settings: dict[str, Any], fitted: dict[str, Any]) -> None:
         expected += [(fitted[name], (K,)) for name in ("patient_ids_", "empty_history_", *PATIENT_WEIGHTS)]
         if offsets[0] != 0 or offsets[-1] != visits or np.any(np.diff(offsets) < 0):
             raise ValueError("offsets")
+    if fitted["background_"] is not None:
+        fitted["background_"].check(len(V), 0 if F is None else len(F), R)
     for array, shape in expected:
         if array is not None and array.shape != shape:
             raise ValueError("shapes")

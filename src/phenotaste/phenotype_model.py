@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -34,6 +34,10 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
     _amounts: ClassVar[tuple[str, ...]] = ("tol",)
 
     _signed: ClassVar[bool] = False  # whether the method accepts negative values and has negative scores
+
+    # Of a refitted model the record of its review, of a guided one its guides.
+    refit_: dict[str, Any] | None = None
+    guides_: Sequence[dict[str, Any]] = ()
 
     rank: int
     n_init: Any
@@ -135,6 +139,31 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self, "V_")
         return Reviewed(self, review)
+
+    @property
+    def names_(self) -> list[str]:
+        """The name of each phenotype, from the review that a refit followed or from a guide; empty without one."""
+        check_is_fitted(self, "V_")
+        rows = [*self.guides_, *(self.refit_ or {}).get("phenotypes", [])]
+        named = {row["phenotype"]: row["name"] for row in rows if row["name"]}
+        return [named.get(r + 1, "") for r in range(self.V_.shape[1])]
+
+    def reviewed(
+        self, review: str | os.PathLike[str] | Mapping[str, Any] | Review | None = None
+    ) -> Reviewed | None:
+        """`apply_review`; without a review, the model with its own names, or None if it has none.
+
+        Examples
+        --------
+        >>> from phenotaste import TASTE, simulate
+        >>> cohort, truth = simulate.ehr(60, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
+        >>> model.reviewed() is None
+        True
+        """
+        if review is None:
+            return self.apply_review(Review.blank(self)) if any(self.names_) else None
+        return self.apply_review(review)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Names of the scores' columns, in scikit-learn's interface.

@@ -76,6 +76,7 @@ def shareable_copy(model: Any) -> tuple[Any, Dropped]:
     temporal = drop_temporal(shared, gate)
     static = drop_static(shared, gate)
     thresholds = drop_thresholds(shared, gate)
+    share_records(shared)
     round_figures(shared, gate)
     shared.shareable_ = True
     return shared, Dropped(temporal, static, thresholds)
@@ -95,6 +96,10 @@ def drop_temporal(model: Any, gate: Gate) -> int:
     keep = shown > 0
     if not keep.any():
         raise InputError("Too few patients have any feature of the model: it cannot be made shareable.")
+    background = model.background_
+    if background is not None:
+        V = background.V * keep[:, None] if model.feature_names_in_ is None else background.V[keep]
+        model.background_ = background._replace(V=np.ascontiguousarray(V), W=None, U=None)
     if model.feature_names_in_ is None:
         model.V_, model.feature_patients_ = model.V_ * keep[:, None], shown
     else:
@@ -112,6 +117,10 @@ def drop_static(model: Any, gate: Gate) -> int:
     shown = counts_shown(model.static_names_in_, counts, "static", gate)
     keep = shown > 0
     model.static_patients_ = shown
+    background = model.background_
+    if background is not None:
+        F = background.F * keep[:, None] if model.static_names_in_ is None else background.F[keep]
+        model.background_ = background._replace(F=np.ascontiguousarray(F))
     if model.static_names_in_ is None:
         model.F_ = model.F_ * keep[:, None]
     elif keep.any():
@@ -141,6 +150,25 @@ def drop_thresholds(model: Any, gate: Gate) -> int:
     return len(rows) - len(kept)
 
 
+def share_records(model: Any) -> None:
+    """Round the figures in the records of a review and of guides, and leave comments out."""
+    if model.refit_ is not None:
+        rows = [shared_row(row) for row in model.refit_["phenotypes"]]
+        model.refit_ = {
+            **model.refit_,
+            "phenotypes": rows,
+            "rejected": [shared_row(row) for row in model.refit_["rejected"]],
+        }
+    model.guides_ = [shared_row(row) for row in model.guides_]
+
+
+def shared_row(row: dict[str, Any]) -> dict[str, Any]:
+    figures = {
+        name: rounded(row[name]) for name in ("cosine", "static_cosine", "weight_on_codes") if name in row
+    }
+    return {name: value for name, value in row.items() if name != "comment"} | figures
+
+
 def round_figures(model: Any, gate: Gate) -> None:
     model.n_patients_ = gate.rounded("patients", model.n_patients_)
     model.n_visits_ = int(rounded(model.n_visits_, 2) or 0)
@@ -149,6 +177,9 @@ def round_figures(model: Any, gate: Gate) -> None:
     model.loss_curve_ = np.array(rounded_all(model.loss_curve_, LOSS_DIGITS))
     for name in ROUNDED:
         setattr(model, name, rounded(getattr(model, name, None)))
+    if model.background_ is not None:
+        mean = np.array(rounded_all(model.background_.mean_scores))
+        model.background_ = model.background_._replace(mean_scores=mean)
     for name in TOTALS:
         total = getattr(model, name, None)
         setattr(model, name, None if total is None else np.array(rounded_all(total)))

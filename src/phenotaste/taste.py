@@ -1,7 +1,8 @@
 """The TASTE estimator: a thin scikit-learn interface. The mathematics is in `core`."""
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -10,16 +11,19 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from phenotaste import model_file
+from phenotaste.background import all_definitions, all_mean_scores, select_columns
 from phenotaste.cohort import Cohort, check_cohort
-from phenotaste.cohort.align import Aligned, Allocator, align, columns_of_fitted
+from phenotaste.cohort.align import Aligned, Allocator, align, check_same_columns, columns_of_fitted
 from phenotaste.core import loop
+from phenotaste.core.constraints import NO_CONSTRAINTS, Constraints, Given, Near
 from phenotaste.core.init import init_model
 from phenotaste.core.no_history import mean_of_scores
 from phenotaste.core.records import Array, Model, Scored, Weights
+from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.engines import Checkpoint, CudaEngine, Engine, EngineSession, ThreadEngine
 from phenotaste.engines.checkpoint import CheckpointWriter, shard_digest
 from phenotaste.engines.cuda import cuda_available
-from phenotaste.engines.starts import best_short_fit
+from phenotaste.engines.starts import best_short_fit, guided
 from phenotaste.engines.threads import one_blas_thread
 from phenotaste.errors import InputError
 from phenotaste.factorization import (
@@ -32,7 +36,10 @@ from phenotaste.factorization import (
     relative_weights,
     score_without_history,
 )
+from phenotaste.guides import Features, Guide, parse_guides, rows_of, unsupported
 from phenotaste.phenotype_model import check_size, check_static_size
+from phenotaste.refit import RefitPlan, plan_refit, refit_record
+from phenotaste.review import Review
 from phenotaste.validation import check_integer
 
 __all__ = ["TASTE", "Projection"]
@@ -66,6 +73,10 @@ class TASTE(Factorization):
         which are removed one by one; or "nmf", an NMF of the patients' sums of visits, "nmf_visits", of single visits,
         or "random" definitions. Not used with "paper".
     n_init : number of starts, of which the one with the lowest objective is kept; 4 by default, 1 with "paper".
+    guides : phenotypes that are known in part: a dict of names with a list of codes, or with {"codes": [...],
+        "strength": 0.99}. The first phenotypes of the fit begin with these codes and what goes with them, and stay near
+        that: the cosine of a column of V with where it began is at least the strength. A code is the name of a
+        feature, or such as CCS:108, phecode:250.2, OMOP:201826 or ICD10CM:E11.9. Not used with "paper".
     max_iter, tol : stop after `max_iter` iterations, or when the relative decrease of the objective is below `tol`;
         tol=0 never stops early.
     dtype : precision of the courses U; all sums are float64.
@@ -91,7 +102,7 @@ class TASTE(Factorization):
     outcome_ : "converged", "max_iter" or "stopped"; a fit whose objective is not finite raises InputError.
     lam_eff_, mu_k_ : λ as the objective has it, fixed by the fit and reused for new patients; μ of each patient.
     rmse_, cpi_, cpi_present_ : error and cross-product invariance of the fit, as defined in `phenotaste.metrics`.
-    n_iter_, converged_ : iterations of the winning start, and whether it converged.
+    n_iter_, converged_, n_starts_ : iterations of the winning start, whether it converged, and how many there were.
     patient_ids_, feature_names_in_, static_names_in_ : the cohort's patient ids and column names.
     empty_history_ : for each patient, whether all visits are empty.
     feature_patients_, static_patients_ : number of patients of the fit with each feature.
@@ -99,6 +110,10 @@ class TASTE(Factorization):
     static_rates_, phenotype_rates_ : rate of each static fact (mean of a column that is not 0 or 1) in the cohort (P),
         and among the patients who have each phenotype (P × R); from rounded counts, NaN where these are withheld.
     static_numeric_ : 1 for static columns of other values than 0 and 1, whose rates are means.
+    guides_ : for each guide its phenotype, and why the data do not support it ("unsupported"), None if they do.
+    names_ : the names of the phenotypes, from guides and reviews; empty for those without one.
+    refit_, background_ : of a refitted model, see `refit`: the review and the origin of each phenotype; the phenotypes
+        that it does not show.
     shareable_ : whether the model was saved without what too few patients have.
     rounding_key_ : hash of the data from which reports draw the rounding of counts.
     warnings_ : what is unusual about the scores, in a sentence each; the fit warned of it.
@@ -138,6 +153,7 @@ class TASTE(Factorization):
         balance: float = 0.5,
         init: Literal["short_fits", "nmf", "nmf_visits", "random"] = "short_fits",
         n_init: int | None = None,
+        guides: Mapping[str, Any] | None = None,
         max_iter: int = 200,
         tol: float = 1e-5,
         dtype: Literal["float64", "float32"] = "float64",
@@ -157,6 +173,7 @@ class TASTE(Factorization):
         self.balance = balance
         self.init = init
         self.n_init = n_init
+        self.guides = guides
         self.max_iter = max_iter
         self.tol = tol
         self.dtype = dtype
@@ -179,42 +196,179 @@ class TASTE(Factorization):
         >>> model.outcome_, round(model.rmse_, 1), model.cpi_ > 0.95
         ('converged', 0.4, True)
         """
+        self._fit_cohort(cohort, None)
+        return self
+
+    def refit(
+        self,
+        cohort: Cohort,
+        review: str | os.PathLike[str] | Mapping[str, Any] | Review,
+        *,
+        freedom: float = 0.0,
+        rank: int | None = None,
+    ) -> "TASTE":
+        """Fit again after a review: a new model, which keeps what was accepted and hides what was rejected.
+
+        Accepted phenotypes keep their columns of V and F. Merged ones become one, which begins at the sum of their
+        definitions and is estimated anew, as are open ones, from where they were. Rejected ones stay in the fit as
+        fixed columns that are not shown (`background_`), so that what they explain does not come back under another
+        name. A review that decides nothing gives the result of `fit`; where all phenotypes are accepted or rejected,
+        H is kept too, and scores are those of `transform`. The settings are those of this model.
+
+        Parameters
+        ----------
+        cohort : patients with the features of this model, such as those of the fit.
+        review : the review of this model: a file, its content, or a Review.
+        freedom : how far accepted definitions may move: the cosines of the new columns of V and F with the accepted
+            ones are at least 1 − freedom. With 0 the columns are the same to the bit.
+        rank : number of phenotypes to be shown; more than the review keeps are found anew. By default those that
+            it keeps.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from phenotaste import TASTE, simulate
+        >>> from phenotaste.review import Decision, Review
+        >>> cohort, truth = simulate.ehr(100, n_features=30, rank=3, random_state=1)
+        >>> model = TASTE(rank=3, n_init=1, random_state=0).fit(cohort)
+        >>> decisions = (Decision(1, "Gout", status="accepted"), Decision(2, status="rejected"), Decision(3))
+        >>> again = model.refit(cohort, replace(Review.blank(model), decisions=decisions), rank=3)
+        >>> bool((again.V_[:, 0] == model.V_[:, 0]).all()), again.background_.size
+        (True, 1)
+        >>> [(row["phenotype"], row["from"], row["decision"]) for row in again.refit_["phenotypes"]]
+        [(1, [1], 'accepted'), (2, [3], 'open'), (3, [], 'new')]
+        """
+        check_is_fitted(self, "V_")
+        if self._paper:
+            raise InputError(
+                'A refit needs objective="relative": fit the model again with it, and review that one.'
+            )
+        check_same_columns(cohort, self)
+        review = Review.read(review)
+        review.check_model(self)
+        plan = plan_refit(self, review, freedom, rank)
+        model = TASTE(**{**self.get_params(deep=False), "rank": plan.rank})
+        if plan.undecided:
+            model.fit(cohort)
+        elif plan.given.all_fixed and plan.rank == len(plan.origins):
+            model._project_cohort(cohort, self, plan)
+        else:
+            model._fit_cohort(cohort, plan.given)
+        if not plan.undecided:
+            model.guides_ = plan.guides
+            kept = {row["name"] for row in plan.guides}
+            model.guides = {
+                guide.name: {"codes": list(guide.codes), "strength": guide.strength}
+                for guide in parse_guides(self.guides)
+                if guide.name in kept
+            } or None
+        model.refit_ = refit_record(model, plan, review, freedom, self.refit_)
+        return model
+
+    def _project_cohort(self, cohort: Cohort, before: "TASTE", plan: RefitPlan) -> None:
+        """The fitted attributes where nothing is left to fit: weights and mean scores are those of the model before."""
+        self._check_settings()
+        given, engine = plan.given, self._engine()
+        mean = all_mean_scores(before)[list(plan.sources)]
+        with engine.memory_limit():
+            aligned = self._read(cohort)
+            weights = self._weights(aligned, given.rank, before.lam_eff_, self._influence(aligned))
+            with self._open_session(engine, aligned, weights, given.rank, cohort.shape[1]) as session:
+                found = session.project(given.model, PROJECTION_TOL, PROJECTION_ITERATIONS)
+            score_without_history(found.W, aligned, given.model.F, weights.lam, mean)
+            self.n_starts_ = 1
+            fit = loop.Fit(given.model, found, [float(found.loss.sum())], loop.Outcome.CONVERGED)
+            self._set_fitted(fit, cohort, aligned, weights, given.background, mean)
+
+    def _fit_cohort(self, cohort: Cohort, given: Given | None) -> None:
+        """Fit `rank` phenotypes, of which the first may be given, and the background that is given."""
         self._check_settings()
         engine = self._engine()
         with engine.memory_limit():
             aligned = self._read(cohort)
-            with self._open(engine, aligned, cohort) as session:
-                writer = self._checkpoint_writer(session, cohort, aligned)
+            rank = self.rank + (0 if given is None else len(given.background))
+            guides = [] if given is not None else self._guides(cohort)
+            with self._open(engine, aligned, cohort, rank) as session:
+                if guides:
+                    given = self._guided(guides, aligned, session.weights, cohort.shape[1])
+                writer = self._checkpoint_writer(session, cohort, aligned, given)
                 session.check_init_memory(self.init)
                 session.check_disk(self._n_starts())
                 with nullcontext() if writer is None else closing(writer):
-                    self._fit(session, writer, cohort, aligned)
-        return self
+                    self._fit(FitRun(session, cohort, aligned, rank, given, writer))
+            if guides and given is not None:
+                self._judge_guides(guides, aligned, given)
 
-    def _fit(
-        self, session: EngineSession, writer: CheckpointWriter | None, cohort: Cohort, aligned: Aligned
-    ) -> None:
+    def _fit(self, run: "FitRun") -> None:
+        n_starts = self._n_starts() if run.draws else 1  # without a draw all starts are the same
         with one_blas_thread():  # also for the small products between the steps: idle BLAS threads spin
             best = self._best_start(
-                lambda start, rng: self._run_start(start, rng, session, aligned, cohort.shape[1], writer),
-                writer,
+                lambda start, rng: self._run_start(start, rng, run, self._progress_callback(start, n_starts)),
+                run.writer,
+                n_starts,
             )
-        weights = session.weights
+        weights, aligned = run.session.weights, run.aligned
         mean = mean_of_scores(best.patients.W, weights.influence)
         score_without_history(best.patients.W, aligned, best.model.F, weights.lam, mean)
-        self._set_fitted(best, cohort, aligned, weights)
-        if writer is not None:
-            writer.complete()
+        self._set_fitted(best, run.cohort, aligned, weights, run.hidden)
+        if run.writer is not None:
+            run.writer.complete()
+
+    def _guides(self, cohort: Cohort) -> list[tuple[Guide, Array]]:
+        """Each guide with a mask of the features that it names."""
+        guides = parse_guides(self.guides)
+        if guides and cohort.feature_names is None:
+            raise InputError(
+                "guides name features, and the cohort has no names of features: give feature_names."
+            )
+        names = Features([] if cohort.feature_names is None else [str(name) for name in cohort.feature_names])
+        return [(guide, rows_of(guide, names)) for guide in guides]
+
+    def _guided(
+        self, guides: list[tuple[Guide, Array]], aligned: Aligned, weights: Weights, n_features: int
+    ) -> Given:
+        """The columns that guides begin with, each near where it begins."""
+        rows = [mask for _, mask in guides]
+        V = guided(aligned.shard, weights, n_features, self.rank, rows, self._n_threads())
+        near = tuple((g, Near(V[:, g], guide.strength)) for g, (guide, _) in enumerate(guides))
+        F = np.zeros((aligned.shard.static.shape[1], len(guides)))
+        return Given(Model(np.eye(len(guides)), V, F), Constraints(V=near))
+
+    def _judge_guides(self, guides: list[tuple[Guide, Array]], aligned: Aligned, given: Given) -> None:
+        """Set `guides_`, and warn of guides that the data do not support."""
+        self.guides_ = []
+        for g, (guide, rows) in enumerate(guides):
+            reason = unsupported(aligned.shard, rows)
+            if reason is None and np.count_nonzero(self.W_[:, g]) < MIN_CELL_SIZE:
+                reason = f"fewer than {MIN_CELL_SIZE} patients have the phenotype"
+            column = self.V_[:, g]
+            self.guides_.append(
+                {
+                    "phenotype": g + 1,
+                    "name": guide.name,
+                    "strength": guide.strength,
+                    "features": int(rows.sum()),
+                    "cosine": float(column @ given.model.V[:, g]),
+                    "weight_on_codes": float(column[rows].sum() / (column.sum() or 1.0)),
+                    "unsupported": reason,
+                }
+            )
+            if reason is not None:
+                self.warnings_.append(f"The guide {guide.name!r} is not supported by the data: {reason}.")
+                warnings.warn(self.warnings_[-1], stacklevel=4)
 
     def _checkpoint_writer(
-        self, session: EngineSession, cohort: Cohort, aligned: Aligned
+        self, session: EngineSession, cohort: Cohort, aligned: Aligned, given: Given | None
     ) -> CheckpointWriter | None:
         if self.checkpoint is None:
             return None
 
         def identity() -> dict[str, Any]:
             digest = shard_digest(aligned.shard, cohort.feature_names, cohort.static_names)
-            return {"settings": model_file.settings_of(self), "cohort": digest}
+            settings = model_file.settings_of(self)
+            if given is not None:
+                settings["review"] = given.digest()
+            return {"settings": settings, "cohort": digest}
 
         return CheckpointWriter(self.checkpoint, session, identity)
 
@@ -231,22 +385,39 @@ class TASTE(Factorization):
         >>> first.shape == (cohort[50].n_visits, 3)
         True
         """
+        found = self._project_all(cohort)
+        if self.background_ is None:
+            return found
+        W, U = (
+            select_columns(array, self.background_.shown, self._allocator()) for array in (found.W, found.U)
+        )
+        return found._replace(W=W, U=U)
+
+    def _project_all(self, cohort: Cohort) -> Projection:
+        """`project` with the background of a refitted model."""
         check_is_fitted(self, "V_")
         check_cohort(cohort, type(self).__name__)
-        rank = self.H_.shape[0]
-        F = np.zeros((0, rank)) if self.F_ is None else self.F_
-        engine = self._engine()
+        definitions = all_definitions(self)
+        rank, engine = definitions.V.shape[1], self._engine()
         with engine.memory_limit():
             aligned = align(cohort, columns_of_fitted(self), engine.allocate)
             self._check_sizes(aligned)
             weights = self._weights(aligned, rank, self.lam_eff_, self._influence(aligned))
             with self._open_session(engine, aligned, weights, rank, len(self.V_)) as session:
-                scored = session.project(Model(self.H_, self.V_, F), PROJECTION_TOL, PROJECTION_ITERATIONS)
-        score_without_history(scored.W, aligned, F, self.lam_eff_, self.mean_scores_)
+                scored = session.project(definitions, PROJECTION_TOL, PROJECTION_ITERATIONS)
+        score_without_history(scored.W, aligned, definitions.F, self.lam_eff_, all_mean_scores(self))
         return as_projection(scored, cohort, aligned, weights)
+
+    def _check_names(self, cohort: Cohort) -> None:
+        self._guides(cohort)
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        guides = parse_guides(self.guides)
+        if guides and self._paper:
+            raise InputError('guides need objective="relative": leave them out, or the objective.')
+        if len(guides) > self.rank:
+            raise InputError(f"rank={self.rank} is less than the {len(guides)} guides: give a larger rank.")
         if self.n_init is not None:
             check_integer("n_init", self.n_init, min=1)
         if not isinstance(self.checkpoint, Checkpoint | None):
@@ -272,16 +443,16 @@ class TASTE(Factorization):
     def _allocator(self) -> Allocator:
         return self._engine().allocate
 
-    def _open(self, engine: Engine, aligned: Aligned, cohort: Cohort) -> EngineSession:
-        """A session for a fit."""
+    def _open(self, engine: Engine, aligned: Aligned, cohort: Cohort, rank: int) -> EngineSession:
+        """A session for a fit of that many columns."""
         if self.mu == 0:
             warnings.warn("mu=0 drops the uniqueness term: the phenotypes are then not unique.", stacklevel=3)
         influence = self._influence(aligned)
         lam = float(self.lam)
         if not self._paper:
             lam = relative_static_weight(lam, aligned.shard.static, influence)
-        weights = self._weights(aligned, self.rank, lam, influence)
-        return self._open_session(engine, aligned, weights, self.rank, cohort.shape[1])
+        weights = self._weights(aligned, rank, lam, influence)
+        return self._open_session(engine, aligned, weights, rank, cohort.shape[1])
 
     def _open_session(
         self, engine: Engine, aligned: Aligned, weights: Weights, rank: int, n_features: int
@@ -328,22 +499,21 @@ class TASTE(Factorization):
     def _fitted_weights(self) -> Weights:
         if self._paper:
             return super()._fitted_weights()
-        tau = self.smooth / len(self.H_)
+        tau = self.smooth / len(all_definitions(self).H)
         return Weights(self.lam_eff_, tau, True, self.mu_k_, 1 / self.scale_, self.influence_)
 
     def _run_start(
         self,
         start: int,
         rng: np.random.Generator,
-        session: EngineSession,
-        aligned: Aligned,
-        n_features: int,
-        writer: CheckpointWriter | None,
+        run: "FitRun",
+        callback: Callable[[int, float], object] | None,
     ) -> loop.Fit:
         """One fit from its own initialisation, or from where it was interrupted."""
+        session, writer = run.session, run.writer
         begin: Model | loop.State | None = None if writer is None else writer.resumed_state(start)
         if begin is None:
-            begin = self._initial_model(rng, session.weights, aligned, n_features)
+            begin = self._initial_model(rng, run)
             if self._paper:
                 session.init_U_uniform(rng)
             else:
@@ -355,20 +525,43 @@ class TASTE(Factorization):
             exact=self._paper,
             max_iter=self.max_iter,
             tol=self.tol,
-            callback=self._progress_callback(start),
+            callback=callback,
             on_iteration=None if writer is None else partial(writer.maybe_write, start),
+            constraints=NO_CONSTRAINTS if run.given is None else run.given.constraints,
         )
 
-    def _initial_model(
-        self, rng: np.random.Generator, weights: Weights, aligned: Aligned, n_features: int
-    ) -> Model:
+    def _initial_model(self, rng: np.random.Generator, run: "FitRun") -> Model:
+        shard, weights, n_features = run.aligned.shard, run.session.weights, run.cohort.shape[1]
+        if run.given is not None and not run.draws:
+            return run.given.model
         if not self._paper and self.init == "short_fits":
-            return best_short_fit(aligned.shard, weights, n_features, self.rank, rng, self._n_threads())
+            threads = self._n_threads()
+            return best_short_fit(shard, weights, n_features, run.rank, rng, threads, run.given)
         kind = "uniform" if self._paper else self.init
-        return init_model(kind, aligned.shard, n_features, self.rank, not self._paper, rng, weights.scale)
+        return init_model(kind, shard, n_features, run.rank, not self._paper, rng, weights.scale, run.given)
 
     def _n_threads(self) -> int | None:
         return None if self.n_jobs is None or self.n_jobs < 1 else self.n_jobs
+
+
+class FitRun(NamedTuple):
+    """What all starts of a fit have in common."""
+
+    session: EngineSession
+    cohort: Cohort
+    aligned: Aligned
+    rank: int  # of all columns
+    given: Given | None
+    writer: CheckpointWriter | None
+
+    @property
+    def draws(self) -> bool:
+        """Whether starts differ: not if all columns are given."""
+        return self.given is None or self.given.rank < self.rank
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        return () if self.given is None else self.given.background
 
 
 class OpenFit(NamedTuple):
@@ -383,7 +576,7 @@ def open_fit(estimator: TASTE, cohort: Cohort, engine: Engine, seed: int = 0) ->
     """The fit of a cohort on an engine from a random start, for timing its steps."""
     estimator = TASTE(**{**estimator.get_params(), "engine": None, "device": "cpu", "checkpoint": None})
     aligned, paper, rng = estimator._read(cohort), estimator._paper, np.random.default_rng(seed)
-    session, kind = estimator._open(engine, aligned, cohort), "uniform" if paper else "random"
+    session, kind = estimator._open(engine, aligned, cohort, estimator.rank), "uniform" if paper else "random"
     model = init_model(kind, aligned.shard, cohort.shape[1], estimator.rank, not paper, rng)
     if paper:
         session.init_U_uniform(rng)

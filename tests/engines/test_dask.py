@@ -12,6 +12,7 @@ from sklearn.base import clone
 from helpers import cohorts
 from helpers.clusters import files_under, local_cluster
 from helpers.fits import assert_same, assert_same_projection, start_fit
+from helpers.reviewed_models import decided
 from phenotaste import TASTE, InputError
 from phenotaste.engines.dask import DaskEngine
 
@@ -49,6 +50,17 @@ def test_every_setting_gives_the_bits_of_the_local_fit(cluster, options):
     options = SETTINGS | {"init": "short_fits"} | options
     expected = TASTE(**options).fit(cohort)
     assert_same(TASTE(**options, engine=DaskEngine(cluster)).fit(cohort), expected)
+
+
+@pytest.mark.parametrize("freedom", [0.0, 0.05])
+def test_a_refit_gives_the_bits_of_the_local_one(cluster, freedom):
+    cohort = cohorts.cohort(3, n_patients=40, n_static=3, n_features=20)
+    model = TASTE(**SETTINGS | {"tol": 1e-5}).fit(cohort)
+    review = decided(model, "accepted", "rejected", "open", "open")
+    expected = model.refit(cohort, review, rank=4, freedom=freedom)
+    found = model.set_params(engine=DaskEngine(cluster)).refit(cohort, review, rank=4, freedom=freedom)
+    assert_same(found, expected)
+    np.testing.assert_array_equal(found.background_.U, expected.background_.U)
 
 
 @settings(max_examples=10)

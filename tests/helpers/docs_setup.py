@@ -122,6 +122,13 @@ def reviews(folder: Path) -> None:
         replace(Review.blank(model, "Dr A"), decisions=decisions).write(folder / f"{name}.json")
 
 
+def reviewed_and_guided(folder: Path) -> None:
+    """The same, and a file of guides for the cohort."""
+    reviews(folder)
+    names = [str(name) for name in Cohort.load(folder / "COHORT").feature_names[:4]]
+    (folder / "guides.toml").write_text(f"One = {names[:2]}\nTwo = {names[2:]}\n", encoding="utf-8")
+
+
 def result_of_omop_tutorial(folder: Path) -> None:
     """The database, cohort, model and review of the preceding tutorial."""
     page = ROOT / "docs" / "tutorials" / "omop.md"
@@ -146,6 +153,7 @@ SETUP = {
     "docs/index.md": omop_database,
     "docs/large.md": cohort_of_large,
     "docs/prediction.md": labelled_cohort,
+    "docs/refit.md": reviewed_and_guided,
     "docs/review.md": reviews,
     "docs/selection.md": small_cohort,
     "docs/tutorials/nightly.md": result_of_omop_tutorial,

@@ -21,6 +21,7 @@ from phenotaste.cli.export import export
 from phenotaste.cli.federated import federated
 from phenotaste.cli.fit import fit
 from phenotaste.cli.predict import predict
+from phenotaste.cli.refit import refit
 from phenotaste.cli.report import report
 from phenotaste.cli.review import review
 from phenotaste.cli.score import score
@@ -73,7 +74,7 @@ for source in HOSPITALS:
     cohort.command(cls=GroupedCommand)(source)
 app.add_typer(review)
 app.add_typer(federated)
-for command in (demo, fit, score, export, select, predict, compare, report, study, doctor):
+for command in (demo, fit, refit, score, export, select, predict, compare, report, study, doctor):
     app.command()(command)
 
 

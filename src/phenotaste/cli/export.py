@@ -98,7 +98,7 @@ def export(
         import_anndata()
     fitted = TASTE.load(model)
     fitted.n_jobs = threads
-    chosen = fitted if review is None else fitted.apply_review(review)
+    chosen = fitted.reviewed(review) or fitted
     patients = Cohort.load(cohort)
     if to is FormatChoice.ANNDATA:
         write_anndata(patients, out, chosen)

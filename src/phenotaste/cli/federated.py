@@ -29,6 +29,9 @@ Exchange = Annotated[
     Path | None,
     typer.Option(help="Folder for messages; WORK/exchange by default.", metavar="DIR", show_default=False),
 ]
+NotFederated = Annotated[
+    Path | None, typer.Option(hidden=True)
+]  # options of fit and refit, refused with a reason
 
 
 @federated.callback()
@@ -92,6 +95,8 @@ def init(
         float,
         typer.Option(help="With noise: bound on one patient's contribution, relative to its expected size."),
     ] = 1.0,
+    guides: NotFederated = None,
+    review: NotFederated = None,
     exchange: Exchange = None,
     json_: Json = False,
 ) -> None:
@@ -104,6 +109,11 @@ def init(
     from phenotaste import federated as library
     from phenotaste.cli.terminal import print_json, print_list
 
+    if guides is not None or review is not None:
+        raise InputError(
+            "A federated fit takes neither --guides nor --review: both need the patients in one place; refit the "
+            "finished model on the cohort of one site instead."
+        )
     settings = library.Settings(
         rank=rank,
         lam=lam,

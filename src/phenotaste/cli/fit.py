@@ -1,15 +1,24 @@
 """`phenotaste fit`: fit the phenotypes of a cohort and save the model."""
 
-import logging
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phenotaste.cli.fitting import (
+    CheckpointEvery,
+    CheckpointMinutes,
+    EngineAddress,
+    IncludePatients,
+    Insecure,
+    Memory,
+    Resources,
+    Resume,
+    Shareable,
+    Tls,
+    Work,
+    fit_and_save,
+)
 from phenotaste.cli.options import (
     Balance,
     CohortFolder,
@@ -20,15 +29,10 @@ from phenotaste.cli.options import (
     ObjectiveChoice,
     Seed,
     ThreadCount,
-    check_replaceable,
 )
-from phenotaste.errors import InputError
 
 if TYPE_CHECKING:
     from phenotaste import TASTE
-    from phenotaste.engines import Checkpoint, DaskEngine
-    from phenotaste.report import FitSummary
-    from phenotaste.shareable import Dropped
 
 
 def fit(
@@ -78,56 +82,24 @@ def fit(
     ] = DeviceChoice.CPU,
     seed: Seed = 0,
     threads: ThreadCount = None,
-    include_patients: Annotated[
-        bool, typer.Option("--include-patients", help="Also save the scores and courses of the patients.")
-    ] = False,
-    shareable: Annotated[
-        bool,
-        typer.Option(
-            "--shareable",
-            help="Drop features and levels that fewer than 11 patients have, so that MODEL may be passed on.",
-        ),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing MODEL.")] = False,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Memory limit, such as 4GB; courses are then stored in files in the work folder.",
-            show_default=False,
-        ),
-    ] = None,
-    work: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder for courses and checkpoints; MODEL.work by default. With --engine, a folder shared by "
-            "all workers, or a URL.",
-            show_default=False,
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of the scheduler of a Dask cluster to run on.",
-            metavar="dask://HOST:PORT",
-            show_default=False,
-        ),
-    ] = None,
-    tls: Annotated[
+    guides: Annotated[
         Path | None,
-        typer.Option(help="Folder with ca.pem, cert.pem and key.pem for --engine.", show_default=False),
+        typer.Option(
+            help="TOML file with phenotypes known in part, each with codes to begin from (docs/refit.md).",
+            show_default=False,
+        ),
     ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow an unencrypted connection to --engine on another machine."),
-    ] = False,
-    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0.0)] = 10.0,
-    checkpoint_every: Annotated[
-        int | None,
-        typer.Option(help="Iterations between checkpoints.", min=1, show_default=False),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the last checkpoint in the work folder.")
-    ] = False,
+    include_patients: IncludePatients = False,
+    shareable: Shareable = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing MODEL.")] = False,
+    memory: Memory = None,
+    work: Work = None,
+    engine: EngineAddress = None,
+    tls: Tls = None,
+    insecure: Insecure = False,
+    checkpoint_minutes: CheckpointMinutes = 10.0,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Estimate memory and time of the fit without fitting.")
     ] = False,
@@ -162,6 +134,10 @@ def fit(
 
         phenotaste fit cohort --rank 40 --out model --memory 4GB
 
+    Phenotypes that are known in part (docs/refit.md):
+
+        phenotaste fit cohort --rank 10 --guides guides.toml --out model
+
     On a cluster (docs/cluster.md):
 
         phenotaste fit cohort --rank 40 --out model --engine dask://login1:8786 --tls certs --work /shared/work
@@ -170,8 +146,7 @@ def fit(
         raise typer.BadParameter("give the folder for the model: --out MODEL", param_hint="--out")
     from phenotaste import TASTE
     from phenotaste.cli.terminal import print_json, print_list
-    from phenotaste.engines import Checkpoint, DiskEngine
-    from phenotaste.engines.cuda import cuda_available
+    from phenotaste.guides import read_guides
 
     model = TASTE(
         rank,
@@ -182,6 +157,7 @@ def fit(
         balance=balance,
         init=init.value,
         n_init=n_init,
+        guides=None if guides is None else read_guides(guides),
         max_iter=max_iter,
         tol=tol,
         dtype=dtype.value,
@@ -192,87 +168,23 @@ def fit(
     if plan or out is None:
         print_plan(model, cohort, json_)
         return
-    is_url = work is not None and "://" in work  # then checkpoints are next to the model
-    model.checkpoint = Checkpoint(
-        out.with_name(f"{out.name}.work") if work is None or is_url else Path(work),
-        minutes=checkpoint_minutes,
-        every=checkpoint_every,
-        resume=resume,
-        keep=True,
+    resources = Resources(
+        device, memory, work, engine, tls, insecure, checkpoint_minutes, checkpoint_every, resume
     )
-    if device is DeviceChoice.AUTO and not cuda_available():
-        model.device = "cpu"
-    if engine is not None:
-        if memory is not None or device is not DeviceChoice.CPU:
-            raise InputError("--engine excludes --memory and --device.")
-        model.engine = cluster_engine(engine, work or model.checkpoint.folder, tls, insecure)
-    elif memory is not None:
-        if model.device != "cpu":
-            raise InputError(f"--memory needs --device cpu, not {model.device}.")
-        model.engine = DiskEngine(model.checkpoint.folder, memory)
-    if shareable and include_patients:
-        raise InputError("--shareable excludes --include-patients.")
-    with resume_hint(model.checkpoint):
-        summary, dropped = fit_and_save(model, cohort, out, overwrite, include_patients, shareable)
-        model.checkpoint.remove()
+    resources.apply(model, out)
+    saved = fit_and_save(
+        model,
+        model.fit,
+        cohort,
+        out,
+        overwrite=overwrite,
+        include_patients=include_patients,
+        shareable=shareable,
+    )
     if json_:
-        sharing = {"shareable": shareable, "dropped": None if dropped is None else dropped._asdict()}
-        print_json({"model": str(out), **summary.as_dict(), **sharing})
+        print_json({"model": str(out), **saved.summary.as_dict(), **saved.sharing})
     else:
-        line = ("Shareable", "no: keep it where the data is" if dropped is None else f"yes: {dropped.text()}")
-        print_list(f"{rank} phenotypes saved as {out}", [*summary.lines(), line])
-
-
-def fit_and_save(
-    model: "TASTE", cohort: Path, out: Path, overwrite: bool, include_patients: bool, shareable: bool
-) -> "tuple[FitSummary, Dropped | None]":
-    from phenotaste import TASTE, Cohort
-    from phenotaste.cli.terminal import fit_progress
-    from phenotaste.report import fit_summary
-
-    check_replaceable(out, overwrite, TASTE.load)
-    # The limit also holds while the cohort is read and the model is saved.
-    with nullcontext() if model.engine is None else model.engine.memory_limit():
-        patients = Cohort.load(cohort)
-        began = time.perf_counter()
-        with fit_progress() as model.callback:
-            model.fit(patients)
-        summary = fit_summary(model, time.perf_counter() - began)
-        dropped = model.save(out, include_patients=include_patients, shareable=shareable)
-    return summary, dropped
-
-
-def cluster_engine(
-    address: str, work: str | os.PathLike[str], tls: Path | None, insecure: bool
-) -> "DaskEngine":
-    """The engine of `--engine dask://HOST:PORT`."""
-    from phenotaste.engines.dask.engine import DaskEngine, import_distributed
-
-    if not address.startswith(("dask://", "tcp://", "tls://")):  # the last two are what Dask itself prints
-        raise typer.BadParameter(
-            "use dask://HOST:PORT, or the address that Dask prints", param_hint="--engine"
-        )
-    import_distributed()
-    # Errors are reported in one sentence; Dask would log tracebacks.
-    for name in list(logging.root.manager.loggerDict):
-        if name.split(".")[0] in ("distributed", "tornado", "asyncio"):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    return DaskEngine(address, work, tls=tls, allow_plain=insecure)
-
-
-@contextmanager
-def resume_hint(checkpoint: "Checkpoint") -> Iterator[None]:
-    """If a fit ends early, say how to resume it from its last checkpoint."""
-    try:
-        yield
-    except BaseException:
-        if checkpoint.exists():
-            typer.echo(
-                f"The last checkpoint is in {checkpoint.folder}: repeat the command with --resume to resume from it, "
-                "or delete that folder.",
-                err=True,
-            )
-        raise
+        print_list(f"{rank} phenotypes saved as {out}", saved.lines())
 
 
 def print_plan(model: "TASTE", cohort: Path, json_: bool) -> None:

@@ -71,7 +71,7 @@ def score(
     fitted = load_model(model, threads)
     if courses is not None:
         check_courses(fitted)
-    reviewed = None if review is None else fitted.apply_review(review)
+    reviewed = fitted.reviewed(review)
     loaded = Cohort.load(cohort)
     sentence = warning(getattr(fitted, "cohort_settings_", None), build_settings(loaded.origin))
     if sentence is not None:

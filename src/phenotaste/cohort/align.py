@@ -69,6 +69,21 @@ def align_visits(cohort: Cohort, columns: Columns) -> AlignedVisits:
     return AlignedVisits(moved, unknown, columns.n_features - int(np.sum(where >= 0)))
 
 
+def check_same_columns(cohort: Cohort, model: Any) -> None:
+    """Refuse a cohort whose features are not those of the model, in the same order."""
+    found, expected = columns_of(cohort), columns_of_fitted(model)
+    temporal = found.n_features, expected.n_features, found.feature_names, expected.feature_names
+    static = found.n_static, expected.n_static, found.static_names, expected.static_names
+    for kind, (mine, its, names, model_names) in (("temporal", temporal), ("static", static)):
+        unnamed = names is None or model_names is None
+        same = names is model_names if unnamed else np.array_equal(np.asarray(names), np.asarray(model_names))
+        if mine != its or not same:
+            raise InputError(
+                f"The {kind} features of the cohort are not those of the model: use the cohort of its fit, or build "
+                "one with its columns (phenotaste cohort --like MODEL)."
+            )
+
+
 def align(cohort: Cohort, columns: Columns, allocate: Allocator = np.empty) -> Aligned:
     """Arrange the data of a cohort in the order of `columns`; data without names must have the same width.
 

@@ -4,7 +4,10 @@ import warnings
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg import block_diag
+from scipy.optimize import linear_sum_assignment
 
+from phenotaste.core.constraints import Given
 from phenotaste.core.kernels.jit import part
 from phenotaste.core.kernels.patient import fill, read_visits
 from phenotaste.core.model_step import unit_columns
@@ -24,8 +27,9 @@ def init_model(
     normalize: bool,
     rng: np.random.Generator,
     scale: Array | None = None,
+    given: Given | None = None,
 ) -> Model:
-    """The model from which a fit starts.
+    """The model from which a fit starts: the columns that are given, and new ones up to `rank`.
 
     `nmf`: V from a short NMF of each patient's sum of visits; `nmf_visits`: of single visits; `random`: V uniform;
     `uniform`: H, V, F uniform, as in the paper. Patients' visits are multiplied by `scale` first.
@@ -40,7 +44,16 @@ def init_model(
         rows = sampled_visits if kind == "nmf_visits" else patient_sums
         V = nmf_definitions(rows(shard, n_features, scale, rng), rank, rng)
     # F = 0 lets the visits dominate at first and makes the fit independent of the scale of A.
-    return Model(np.eye(rank), unit_columns(V), np.zeros((P, rank)))
+    model = Model(np.eye(rank), unit_columns(V), np.zeros((P, rank)))
+    return model if given is None else follow(given.model, model)
+
+
+def follow(given: Model, model: Model) -> Model:
+    """The given columns, then those of another model without as many that are most similar to the given ones."""
+    known = linear_sum_assignment(-unit_columns(given.V).T @ unit_columns(model.V))[1]
+    new = np.setdiff1d(np.arange(model.V.shape[1]), known)
+    H = block_diag(given.H, np.eye(len(new)))
+    return Model(H, np.hstack([given.V, model.V[:, new]]), np.hstack([given.F, model.F[:, new]]))
 
 
 def nmf_definitions(rows: sparse.csr_array, rank: int, rng: np.random.Generator) -> Array:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from phenotaste.core.constraints import NO_CONSTRAINTS, Constraints, keep_fixed
 from phenotaste.core.model_step import model_step, unit_columns
 from phenotaste.core.projection import BETA_GROWTH, BETA_INIT, BETA_MAX
 from phenotaste.core.records import Model, Scored, Sums, Weights
@@ -94,16 +95,29 @@ def restarted_state(state: State) -> State:
     return state._replace(model_prev=state.model, beta=0.0, best_loss=np.inf)
 
 
-def extrapolated(state: State) -> tuple[Model, float]:
-    """The model for the next patient step, and the extrapolation of U in it."""
-    return extrapolate(state.model, state.model_prev, state.beta), state.beta
+def extrapolated(state: State, constraints: Constraints = NO_CONSTRAINTS) -> tuple[Model, float]:
+    """The model for the next patient step, and the extrapolation of U in it.
+
+    Cones limit the models that are returned, not those extrapolated on the way.
+    """
+    model = extrapolate(state.model, state.model_prev, state.beta)
+    return keep_fixed(model, state.model, constraints.fixed), state.beta
 
 
 def apply_step(
-    state: State, sums: Sums, lam: float, *, normalize: bool, exact: bool, tol: float
+    state: State,
+    sums: Sums,
+    lam: float,
+    *,
+    normalize: bool,
+    exact: bool,
+    tol: float,
+    constraints: Constraints = NO_CONSTRAINTS,
 ) -> StepResult:
     """Model step on the sums of an extrapolated patient step, accepted or rejected: the objective never rises."""
-    model, loss = model_step(sums, state.model, lam, normalize=normalize, exact=exact)
+    model, loss = model_step(
+        sums, state.model, lam, normalize=normalize, exact=exact, constraints=constraints
+    )
     if not loss <= state.best_loss and (state.beta > 0 or bool(np.isfinite(loss))):
         # A step without extrapolation rises only by rounding or by the cap on the polar factor: no descent is left.
         outcome = Outcome.CONVERGED if state.beta == 0 and tol > 0 else None
@@ -132,6 +146,7 @@ def fit(
     tol: float,
     callback: Callable[[int, float], object] | None = None,
     on_iteration: Callable[[State], None] | None = None,
+    constraints: Constraints = NO_CONSTRAINTS,
 ) -> Fit:
     """Alternate patient step and model step; `callback(iteration, loss)` may return True to stop.
 
@@ -145,9 +160,15 @@ def fit(
     state = model if isinstance(model, State) else initial_state(model, normalize=normalize)
     outcome: Outcome | None = None
     while outcome is None and len(state.losses) < max_iter:
-        sums = session.step(*extrapolated(state))
+        sums = session.step(*extrapolated(state, constraints))
         state, rejected, outcome = apply_step(
-            state, sums, session.weights.lam, normalize=normalize, exact=exact, tol=tol
+            state,
+            sums,
+            session.weights.lam,
+            normalize=normalize,
+            exact=exact,
+            tol=tol,
+            constraints=constraints,
         )
         if rejected:
             session.undo()
@@ -163,13 +184,21 @@ def fit(
     return Fit(state.model, patients, losses, outcome or Outcome.MAX_ITER)
 
 
-def iterate(session: PatientSession, model: Model, iterations: int) -> tuple[State, Sums]:
+def iterate(
+    session: PatientSession, model: Model, iterations: int, constraints: Constraints = NO_CONSTRAINTS
+) -> tuple[State, Sums]:
     """Some iterations of a fit with unit columns, at least one; also returns the sums of the last patient step."""
     state = initial_state(model, normalize=True)
     for _ in range(iterations):
-        sums = session.step(*extrapolated(state))
+        sums = session.step(*extrapolated(state, constraints))
         state, rejected, _ = apply_step(
-            state, sums, session.weights.lam, normalize=True, exact=False, tol=0.0
+            state,
+            sums,
+            session.weights.lam,
+            normalize=True,
+            exact=False,
+            tol=0.0,
+            constraints=constraints,
         )
         if rejected:
             session.undo()

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from phenotaste.core.constraints import NO_CONSTRAINTS, Constraints, keep_fixed, solve_in_cones
 from phenotaste.core.kernels.nnls import solve_rows_bpp, solve_rows_cd
 from phenotaste.core.records import Array, Model, Sums
 
@@ -10,21 +11,35 @@ NEGLIGIBLE_SHARE = 1e-13  # of ‖X‖ or ‖A‖: a phenotype that explains les
 MAX_SWEEPS, SWEEP_TOL = 200, 1e-9  # of coordinate descent, and the relative decrease at which it stops
 
 
-def model_step(sums: Sums, model: Model, lam: float, *, normalize: bool, exact: bool) -> tuple[Model, float]:
+def model_step(
+    sums: Sums,
+    model: Model,
+    lam: float,
+    *,
+    normalize: bool,
+    exact: bool,
+    constraints: Constraints = NO_CONSTRAINTS,
+) -> tuple[Model, float]:
     """Minimise over H, V and F given the patients; returns the model and its objective.
 
     With `normalize`, H has unit columns (a constrained minimum in closed form) and V's column norms move to
     the scores: the next patient step solves for those anew, so only F has to be rescaled.
+
+    Columns of V and F without a constraint come first, then those in cones, one by one; each minimises over itself.
     """
-    H = solve_H(sums, model.H, normalize)
-    V = drop_noise(solve_rows(sums.UU, sums.XU, model.V, exact), model.V, sums.UU, sums.scalars[0])
-    F = drop_noise(solve_static(sums.WW, sums.AW, model.F, exact), model.F, sums.WW, sums.scalars[1])
+    H, rank = solve_H(sums, model.H, normalize), model.V.shape[1]
+    free = constraints.free(rank, constraints.V)
+    V = drop_noise(solve_columns(sums.UU, sums.XU, model.V, free, exact), model.V, sums.UU, sums.scalars[0])
+    V = solve_in_cones(sums.UU, sums.XU, V, constraints.V)
+    free = constraints.free(rank, constraints.F) & has_scores(sums.WW)
+    F = drop_noise(solve_columns(sums.WW, sums.AW, model.F, free, exact), model.F, sums.WW, sums.scalars[1])
+    F = solve_in_cones(sums.WW, sums.AW, F, constraints.F)
     loss = objective(sums, Model(H, V, F), lam)
     if normalize:
         norms = np.linalg.norm(V, axis=0)
         norms[norms == 0] = 1.0
         V, F = V / norms, F / norms
-    return Model(H, V, F), loss
+    return keep_fixed(Model(H, V, F), model, constraints.fixed), loss
 
 
 def unit_columns(M: Array) -> Array:
@@ -59,16 +74,21 @@ def drop_noise(new: Array, old: Array, gram: Array, size: float) -> Array:
     return np.where(noise, np.where(undetermined, old, 0.0), new)
 
 
-def solve_static(WW: Array, AW: Array, F: Array, exact: bool) -> Array:
-    """F, except columns of phenotypes with vanishing scores, which would diverge."""
+def has_scores(WW: Array) -> Array:
+    """A mask of the phenotypes whose scores do not vanish: columns of F of the others would diverge."""
     sizes = np.diagonal(WW)
-    alive = sizes > MIN_SCORE_RATIO**2 * sizes.max(initial=0.0)
-    if alive.all():
-        return solve_rows(WW, AW, F, exact)
-    new = np.array(F, dtype=np.float64)
-    rest = AW - F[:, ~alive] @ WW[~alive]
-    gram, right = np.ascontiguousarray(WW[np.ix_(alive, alive)]), np.ascontiguousarray(rest[:, alive])
-    new[:, alive] = solve_rows(gram, right, F[:, alive], exact)
+    return np.asarray(sizes > MIN_SCORE_RATIO**2 * sizes.max(initial=0.0))
+
+
+def solve_columns(gram: Array, right: Array, factor: Array, chosen: Array, exact: bool) -> Array:
+    """The factor with the columns in the mask minimised and the others as they are."""
+    if chosen.all():
+        return solve_rows(gram, right, factor, exact)
+    new = np.array(factor, dtype=np.float64)
+    if chosen.any():
+        rest = right - factor[:, ~chosen] @ gram[~chosen]
+        inner = np.ascontiguousarray(gram[np.ix_(chosen, chosen)])
+        new[:, chosen] = solve_rows(inner, np.ascontiguousarray(rest[:, chosen]), factor[:, chosen], exact)
     return new
 
 

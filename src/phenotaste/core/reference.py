@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
+from phenotaste.core.constraints import NO_CONSTRAINTS, Cone, Constraints, Near, Within
 from phenotaste.core.init import FLAT
 from phenotaste.core.kernels.coordinate_descent import CD_SWEEPS
 from phenotaste.core.kernels.polar import SIGMA_FLOOR, SIGMA_RTOL
@@ -21,6 +22,8 @@ from phenotaste.core.kernels.unit_columns import COLUMN_SWEEPS
 from phenotaste.core.model_step import drop_noise, unit_columns
 from phenotaste.core.poisson import MIN_MEAN
 from phenotaste.core.records import Array, Model, Sums, Weights
+
+DYKSTRA_ITERATIONS = 2000  # far more than small columns need
 
 
 class Terms(NamedTuple):
@@ -139,19 +142,67 @@ def patient_step(
     return U, w, Sums(*(terms.influence * part for part in addends))
 
 
-def model_step(sums: Sums, model: Model, normalize: bool = True) -> Model:
+def model_step(
+    sums: Sums, model: Model, normalize: bool = True, constraints: Constraints = NO_CONSTRAINTS
+) -> Model:
     """H, V and F, each minimised exactly; with `normalize`, H and V keep unit columns."""
     mean = sums.QU / sums.scalars[2] if sums.scalars[2] > 0 else model.H
     H = np.where(np.linalg.norm(sums.QU, axis=0) > 0, unit_columns(sums.QU), model.H) if normalize else mean
-    V = np.array([nnls_from_gram(sums.UU, row) for row in sums.XU]).reshape(model.V.shape)
-    F = np.array([nnls_from_gram(sums.WW, row) for row in sums.AW]).reshape(model.F.shape)
-    V = drop_noise(V, model.V, sums.UU, sums.scalars[0])
-    F = drop_noise(F, model.F, sums.WW, sums.scalars[1])
+    V = solve_factor(sums.UU, sums.XU, model.V, sums.scalars[0], constraints.fixed, dict(constraints.V))
+    F = solve_factor(sums.WW, sums.AW, model.F, sums.scalars[1], constraints.fixed, dict(constraints.F))
     if normalize:
         norms = np.linalg.norm(V, axis=0)
         norms[norms == 0] = 1.0
+        norms[list(constraints.fixed)] = 1.0
         V, F = V / norms, F / norms  # W takes the norms over at the next patient step
     return Model(H, V, F)
+
+
+def solve_factor(
+    gram: Array, right: Array, factor: Array, size: float, fixed: tuple[int, ...], cones: dict[int, Cone]
+) -> Array:
+    """V or F: free columns given the others, row by row; then those in a cone, one by one."""
+    free = [r for r in range(len(gram)) if r not in fixed and r not in cones]
+    held = [r for r in range(len(gram)) if r not in free]
+    new = factor.copy()
+    for j, b in enumerate(right):
+        new[j, free] = nnls_from_gram(gram[np.ix_(free, free)], (b - factor[j, held] @ gram[held])[free])
+    new = drop_noise(new, factor, gram, size)
+    for r, cone in cones.items():
+        others = [s for s in range(len(gram)) if s != r]
+        if gram[r, r] > 0:
+            found = nearest_in(cone, (right[:, r] - new[:, others] @ gram[others, r]) / gram[r, r])
+            new[:, r] = found if found.any() else factor[:, r]
+    return new
+
+
+def nearest_in(cone: Cone, y: Array) -> Array:
+    """The point of a cone nearest to y: of a circular one without negative values by Dykstra's projections in turn."""
+    if isinstance(cone, Within):
+        return np.array(
+            [max(value, 0.0) if inside else 0.0 for value, inside in zip(y, cone.rows, strict=True)]
+        )
+    x, p, q = y, np.zeros_like(y), np.zeros_like(y)
+    for _ in range(DYKSTRA_ITERATIONS):
+        z = np.maximum(x + p, 0.0)
+        p = x + p - z
+        x = project_circular(cone, z + q)
+        q = z + q - x
+    return np.maximum(x, 0.0)
+
+
+def project_circular(cone: Near, y: Array) -> Array:
+    """Onto {v: ⟨a, v⟩ ≥ c‖v‖} with a unit vector a: along a and across it."""
+    a = cone.axis / np.linalg.norm(cone.axis)
+    c, s = cone.cosine, np.sqrt(1 - cone.cosine**2)
+    along = a @ y
+    across = np.linalg.norm(y - along * a)
+    if s * along >= c * across:
+        return y
+    size = c * along + s * across  # along the edge of the cone
+    if size <= 0:
+        return np.zeros_like(y)
+    return size * (c * a + s * (y - along * a) / across)
 
 
 def patient_loss(X: Array, a: Array, U: Array, w: Array, model: Model, terms: Terms) -> Array:

@@ -111,7 +111,7 @@ def source(origin: Mapping[str, Any] | None) -> Lines:
 
 def settings(model: Any) -> Lines:
     base = getattr(model, "model", model)
-    params = base.get_params() | {"n_init": base._n_starts()}
+    params = base.get_params() | {"n_init": base.n_starts_ or base._n_starts()}
     return [(label, str(params[name])) for name, label in SETTINGS.items() if name in params]
 
 

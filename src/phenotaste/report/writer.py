@@ -86,7 +86,7 @@ def write(
     if page in [folder for _, _, folder in folders]:
         raise InputError(f"{path} is given for the page and for a folder: choose two names.")
     check_signs(model)
-    reviewed = None if review is None else model.apply_review(review)
+    reviewed = model.reviewed(review)
     evidence = None if selection is None else read_evidence(selection, model)
     on_step("describing the patients" if cohort is not None else "describing the model")
     content = build(

@@ -94,7 +94,9 @@ class Review:
 
     @classmethod
     def blank(cls, model: Any, reviewer: str = "", names: Mapping[int, str] | None = None) -> "Review":
-        """Return a review of a fitted model in which all decisions are open, dated today.
+        """Return a review of a fitted model, dated today, in which all decisions are open.
+
+        Phenotypes that a refit has kept are accepted already, and names and comments are those the model has.
 
         Examples
         --------
@@ -105,9 +107,16 @@ class Review:
         >>> [(decision.name, decision.status) for decision in review.decisions]
         [('Gout', 'open'), ('', 'open')]
         """
-        names = names or {}
-        decisions = tuple(Decision(r + 1, names.get(r + 1, "")) for r in range(model.V_.shape[1]))
-        return cls(fingerprint(model), decisions, reviewer=reviewer)
+        R = model.V_.shape[1]
+        names = dict(enumerate(getattr(model, "names_", [""] * R), 1)) | dict(names or {})
+        record = getattr(model, "refit_", None) or {}
+        rows = {row["phenotype"]: row for row in record.get("phenotypes", [])}
+        decisions = []
+        for number in range(1, R + 1):
+            row = rows.get(number, {})
+            status: Status = "accepted" if row.get("decision") == "accepted" else "open"
+            decisions.append(Decision(number, names.get(number, ""), row.get("comment", ""), status))
+        return cls(fingerprint(model), tuple(decisions), tuple(record.get("order", ())), reviewer)
 
     @classmethod
     def read(cls, source: "str | os.PathLike[str] | Mapping[str, Any] | Review") -> "Review":
@@ -250,7 +259,9 @@ def fingerprint(model: Any) -> str:
         digest.update(part)
 
     add(type(model).__name__.encode())
-    for factor in (getattr(model, "H_", None), model.V_, model.F_):  # no H without courses
+    background = getattr(model, "background_", None)  # of a refitted model
+    hidden = () if background is None else (background.H, background.V, background.F)
+    for factor in (getattr(model, "H_", None), model.V_, model.F_, *hidden):  # no H without courses
         add(b"none" if factor is None else "×".join(map(str, factor.shape)).encode())
         add(b"" if factor is None else np.ascontiguousarray(factor, "<f8").tobytes())
     for names in (model.feature_names_in_, model.static_names_in_):

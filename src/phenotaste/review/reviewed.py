@@ -41,6 +41,8 @@ UNCHANGED = (
     "offsets_",
     "scale_",
     "patient_ids_",
+    "refit_",
+    "guides_",
 )
 
 

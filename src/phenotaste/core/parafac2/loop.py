@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from phenotaste.core.loop import Outcome
-from phenotaste.core.model_step import solve_rows, solve_static
+from phenotaste.core.model_step import has_scores, solve_columns, solve_rows
 from phenotaste.core.parafac2.kernels import ModelProducts, Parafac2Sums, model_products
 from phenotaste.core.projection import BETA_GROWTH, BETA_INIT, BETA_MAX
 from phenotaste.core.records import Array, Model
@@ -66,7 +66,7 @@ class AlternatingLeastSquares:
         return least_squares(gram, right, V) if self.signed else solve_rows(gram, right, V, exact=True)
 
     def F(self, gram: Array, right: Array, F: Array) -> Array:
-        return solve_static(gram, right, F, exact=True)
+        return solve_columns(gram, right, F, has_scores(gram), exact=True)
 
     def rho(self, model: Model, lam: float) -> float:
         return 0.0

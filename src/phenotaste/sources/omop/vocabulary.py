@@ -135,6 +135,8 @@ class Item(NamedTuple):
     excluded: bool
     descendants: bool
     mapped: bool
+    vocabulary: str = ""
+    code: str = ""
 
 
 def index_codes(cdm: CdmBackend, path: Path, codes: str) -> tuple[str, ...]:
@@ -165,6 +167,8 @@ def read_concept_set(path: Path) -> list[Item]:
                 bool(item.get("isExcluded")),
                 bool(item.get("includeDescendants")),
                 bool(item.get("includeMapped")),
+                str(item["concept"].get("VOCABULARY_ID") or ""),
+                str(item["concept"].get("CONCEPT_CODE") or ""),
             )
             for item in items
         ]
