@@ -61,7 +61,6 @@ class Factorization(PhenotypeModel):
     has_courses = True
     # Of a refitted model: what it does not show.
     background_: Background | None = None
-    n_starts_: int | None = None
 
     _more_figures: ClassVar[tuple[str, ...]] = ()  # fitted numbers of this method alone, kept in its files
 

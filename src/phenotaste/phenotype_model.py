@@ -38,6 +38,7 @@ class PhenotypeModel(TransformerMixin, BaseEstimator):
     # Of a refitted model the record of its review, of a guided one its guides.
     refit_: dict[str, Any] | None = None
     guides_: Sequence[dict[str, Any]] = ()
+    n_starts_: int | None = None  # where the number of starts was not that of the settings
 
     rank: int
     n_init: Any
