@@ -105,7 +105,7 @@ STATE = """() => {
   const own = sorted("own");
   sorted("number");
   return [document.getElementById("reviewer").value, own, [...document.querySelectorAll(".card")].map((card) => [
-    value(card, "input.title"), value(card, "textarea"), card.dataset.status,
+    value(card, ".title"), value(card, "textarea"), card.dataset.status,
     card.dataset.status === "merged" ? value(card, ".merge select") : ""])];
 }"""
 
@@ -592,7 +592,7 @@ def broken_reviews(record):
         "no JSON": "\u0000\u0001 not a review",
         "an array": "[]",
         "another format": changed(format="something"),
-        "newer": changed(version=2),
+        "newer": changed(version=3),
         "unknown part": changed(extra=1),
         "too few decisions": changed(decisions=record["decisions"][:3]),
         "twice": changed(decisions=[record["decisions"][0], *record["decisions"][:4]]),
@@ -796,13 +796,13 @@ def test_a_review_can_be_made_with_the_keyboard_alone(opened):
     keys.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the phenotypes"
     keys.press("Enter")
-    tab_to(page, "#phenotype-1 input.title")
+    tab_to(page, "#phenotype-1 .title")
     keys.type("Atrial fibrillation, with j and k")
     tab_to(page, "#phenotype-1 .decision.accepted")
     keys.press("Space")
     tab_to(page, "#phenotype-1 textarea")
     keys.type("Clear.")
-    tab_to(page, "#phenotype-2 input.title")
+    tab_to(page, "#phenotype-2 .title")
     tab_to(page, "#phenotype-2 .decision.merged")
     keys.press("Enter")
     assert page.evaluate("document.activeElement.id") == "merge-2"
