@@ -232,7 +232,11 @@ class Review:
         >>> list(record), record["based_on"]
         (['reviewer', 'date', 'model', 'review', 'based_on'], [])
         """
-        return self.provenance()._asdict() | {"based_on": [source._asdict() for source in self.based_on]}
+        own, *based_on = (
+            source._asdict() | {"reviewer": one_line(source.reviewer)}
+            for source in (self.provenance(), *self.based_on)
+        )
+        return own | {"based_on": based_on}
 
     def decision_record(self, number: int) -> dict[str, Any]:
         """Return the status of a phenotype, and who decided that and when, for the metadata of files.
@@ -247,7 +251,7 @@ class Review:
         authors = self.authors(number)
         return {
             "status": self.decisions[number - 1].status,
-            "decided_by": [{"reviewer": each.reviewer, "date": each.date} for each in authors],
+            "decided_by": [{"reviewer": one_line(each.reviewer), "date": each.date} for each in authors],
         }
 
     def merge_target(self, number: int) -> int:
