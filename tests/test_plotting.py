@@ -53,3 +53,5 @@ def test_a_legend_has_each_label_once_and_in_order():
 def test_names_are_shortened_escaped_and_printable():
     assert plotting.escape_name("5 $ and more", 6) == r"5 \$ a…"
     assert plotting.escape_name("a\x1bb") == "a\ufffdb"
+    assert plotting.wrap_name("5 $ and a\x1bb", 8) == "5 \\$ and\na\ufffdb"
+    assert plotting.wrap_name("one two three four", 9) == "one two\nthree…"

@@ -5,6 +5,7 @@ The review page has the same `BLUE`, `RED`, `INK` and `GREY` in `report/web/page
 """
 
 import io
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -138,6 +139,18 @@ def escape_name(name: Any, length: int = MAX_NAME_LENGTH) -> str:
     text = printable(name)
     text = text if len(text) <= length else text[: length - 1] + "…"
     return text.replace("$", r"\$")
+
+
+def wrap_name(name: Any, width: int = MAX_NAME_LENGTH) -> str:
+    """Return a name on two lines if it does not fit on one, and escape it; only what is longer than these is cut.
+
+    Examples
+    --------
+    >>> wrap_name("Coronary atherosclerosis and other heart disease", 30).split("\\n")
+    ['Coronary atherosclerosis and', 'other heart disease']
+    """
+    lines = textwrap.wrap(printable(name), width, max_lines=2, placeholder="…")
+    return "\n".join(line.replace("$", r"\$") for line in lines)
 
 
 def encode_figure(figure: "Figure", kind: str, metadata: Mapping[str, str] | None = None) -> bytes:

@@ -43,7 +43,9 @@ PUBLIC = {
     ],
     "phenotaste.report": ["FitSummary", "fit_summary", "write"],
     "phenotaste.report.scores": ["Scoring", "write_scores"],
-    "phenotaste.review": ["Comparison", "Decision", "Group", "Review", "Reviewed", "compare", "fingerprint"],
+    "phenotaste.review": [
+        "Comparison", "Decision", "Group", "Provenance", "Review", "Reviewed", "compare", "fingerprint",
+    ],
     "phenotaste.disclosure": ["Gate", "Suppressed", "rounded", "rounding_key"],
     "phenotaste.shareable": ["Dropped", "shareable_copy"],
     "phenotaste.build": ["Built", "ModelColumns", "cohort"],

@@ -1,5 +1,6 @@
 """Cohorts and models as AnnData objects of the real package, in memory and in its files, and back."""
 
+import json
 import os
 import stat
 import sys
@@ -190,6 +191,9 @@ def test_a_review_names_and_drops_phenotypes(cohort, model, tmp_path):
     adata = anndata.read_h5ad(tmp_path / "x.h5ad")
     np.testing.assert_array_equal(adata.obs["phenotype_Heart|failure"], reviewed.transform(cohort)[:, 0])
     assert list(adata.uns["phenotaste"]["model"]["phenotypes"]) == ["Heart/failure", "Static_male"]
+    about = adata.uns["phenotaste"]["model"]
+    assert json.loads(about["review"]) == reviewed.review.provenance_record()
+    assert json.loads(about["decisions"]) == [reviewed.review.decision_record(number) for number in (1, 2)]
     assert adata.varm["taste"].shape == (cohort.n_features, 2)
     same(ecosystem.from_anndata(adata), cohort)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from dataclasses import replace
 
 import anndata
 import meds
@@ -17,7 +18,7 @@ from phenotaste import TASTE, Cohort, ecosystem, simulate
 from phenotaste.ecosystem import Rule, write_meds_labels
 from phenotaste.ecosystem.membership import MEASURES, find_members
 from phenotaste.report.scores import write_scores
-from phenotaste.review import Review, fingerprint
+from phenotaste.review import Provenance, Review, fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 SECRET = "secret-patient"
@@ -39,7 +40,11 @@ def place(tmp_path_factory):
     )
     model = TASTE(3, n_init=1, init="random", random_state=0, max_iter=15).fit(whole)
     model.save(folder / "model")
-    Review.blank(model, names={2: "Heart failure"}).write(folder / "review.json")
+    blank = Review.blank(model, names={2: "Heart failure"})
+    earlier = Provenance("Dr B", "2026-01-31", "ab" * 32, "cd" * 32)
+    carried = replace(blank.decisions[1], status="accepted", sources=(1,))
+    decisions = (blank.decisions[0], carried, blank.decisions[2])
+    replace(blank, decisions=decisions, based_on=(earlier,)).write(folder / "review.json")
     return folder
 
 
@@ -196,6 +201,13 @@ def test_a_score_file_names_its_model_and_phenotypes(place, tmp_path):
             about = json.loads(schema.metadata[b"phenotaste"])
             assert about["model"] == fingerprint(model)
             assert about["reviewed"] is (chosen is reviewed)
+            assert about.get("review") == (
+                reviewed.review.provenance_record() if chosen is reviewed else None
+            )
+            authors = [
+                each["decided_by"][0]["reviewer"] for each in about["phenotypes"] if "decided_by" in each
+            ]
+            assert authors == (["", "Dr B", ""] if chosen is reviewed else [])
             assert [each["name"] for each in about["phenotypes"]] == names
             assert [each["numbers"] for each in about["phenotypes"]] == [[1], [2], [3]]
             assert [each["label"] for each in about["phenotypes"]] == labels

@@ -199,7 +199,10 @@ def test_the_definition_file_holds_no_patients(cohort, model, tmp_path, kind):
     heaviest = record["phenotypes"][1]["heaviest_features"]
     assert [each["feature"] for each in heaviest] == table["feature"].tolist()
     assert record["dates"]
-    assert "review" in record
+    review = reviewed(model).review
+    assert record["review"] == {**review.provenance()._asdict(), "based_on": []}
+    assert [each["status"] for each in record["phenotypes"]] == ["open", "open"]
+    assert record["phenotypes"][0]["decided_by"] == [{"reviewer": review.reviewer, "date": review.date}]
     words = set(
         re.findall(r"(?<![\w.])\d+(?![\w.])", json.dumps(record))
     )  # no digits of a longer number or of a hash

@@ -14,7 +14,8 @@ from sklearn.metrics import cohen_kappa_score
 from helpers import cohorts
 from phenotaste import TASTE, Cohort, baselines, simulate
 from phenotaste.errors import InputError
-from phenotaste.review import Decision, Review, Reviewed, compare, fingerprint
+from phenotaste.review import Decision, Provenance, Review, Reviewed, compare, fingerprint
+from phenotaste.review.comparison import agreed, kappa_in_words, settled
 from phenotaste.review.reviewed import unique
 from phenotaste.storage import tensors
 
@@ -73,7 +74,11 @@ def reviews(draw):
         for number, status in sorted(decisions)
     ]
     order = draw(st.permutations(range(1, R + 1)))[: draw(st.integers(0, R))]
-    return Review("ab" * 32, tuple(found), tuple(order), draw(text), "2026-02-28")
+    n = draw(st.integers(0, 3))
+    based_on = [Provenance(draw(text), "2026-01-31", "ab" * 32, f"{i}c" * 32) for i in range(n)]
+    sources = st.lists(st.integers(1, n), unique=True) if n else st.just([])
+    found = [replace(decision, sources=tuple(draw(sources))) for decision in found]
+    return Review("ab" * 32, tuple(found), tuple(order), draw(text), "2026-02-28", tuple(based_on))
 
 
 @given(reviews())
@@ -91,6 +96,26 @@ def test_a_review_round_trips_through_its_file(tmp_path_factory, review):
     assert listed == [number for number in review.order if number in listed]
 
 
+@given(reviews())
+def test_the_digest_of_a_review_is_that_of_its_contents(review):
+    record = review.as_dict()
+    assert Review.read(json.loads(json.dumps(record))).provenance() == review.provenance()
+    other = replace(
+        review, decisions=(replace(review.decisions[0], comment="else" * 9), *review.decisions[1:])
+    )
+    assert other.provenance().review != review.provenance().review
+
+
+def test_a_file_of_the_first_version_is_read(model):
+    review = decided(model, p1=ACCEPTED)
+    record = review.as_dict() | {"version": 1}
+    del record["based_on"]
+    for decision in record["decisions"]:
+        del decision["sources"]
+    assert Review.read(record) == review
+    assert review.authors(1) == (review.provenance(),)
+
+
 def test_decisions_may_stand_in_any_order_and_the_order_may_be_short(model):
     found = decided(model, p2=into(4, name="B"), p4={"name": "D"}).as_dict()
     found["decisions"].reverse()
@@ -102,6 +127,9 @@ def test_decisions_may_stand_in_any_order_and_the_order_may_be_short(model):
         (1, "", (1,)),
         (3, "", (3,)),
     ]
+
+
+SOURCE = {"reviewer": "Dr B", "date": "2026-01-31", "model": "ab" * 32, "review": "cd" * 32}
 
 
 def broken(**changes):
@@ -119,7 +147,7 @@ def without(name):
 FAULTS = {
     "not an object": (lambda found: [found], "not saved by a phenotaste report"),
     "another format": (broken(format="else"), "not saved by a phenotaste report"),
-    "a newer version": (broken(version=2), "newer phenotaste"),
+    "a newer version": (broken(version=3), "newer phenotaste"),
     "version as text": (broken(version="1"), "version is not an integer"),
     "version true": (broken(version=True), "version is not an integer"),
     "unknown key": (broken(extra=1), "entries that this version does not know"),
@@ -136,10 +164,31 @@ FAULTS = {
     "fewer": (broken(phenotypes=4), "decisions is not a list of at most 4"),
     "decisions": (broken(decisions={}), "decisions is not a list"),
     "decision": (broken(decisions=[1] * 5), "a decision is not an object"),
-    "order": (broken(order=[1, 1]), "names a phenotype twice"),
+    "order": (broken(order=[1, 1]), "names a number twice"),
     "order outside": (broken(order=[0]), "numbers that are not from 1 to 5"),
     "order of texts": (broken(order=["1"]), "numbers that are not from 1 to 5"),
     "order of truths": (broken(order=[True]), "numbers that are not from 1 to 5"),
+    "based on a text": (broken(based_on="x"), "based_on is not a list of at most 100"),
+    "based on a number": (broken(based_on=[1]), "a review that it is based on is not an object"),
+    "based on too many": (broken(based_on=[SOURCE] * 101), "based_on is not a list of at most 100"),
+    "based on less": (broken(based_on=[{"model": "ab" * 32}]), "reviewer of a review that it is based on"),
+    "based on more": (broken(based_on=[SOURCE | {"x": 1}]), "entries of a review that it is based on"),
+    "based on no date": (
+        broken(based_on=[SOURCE | {"date": "2026-13-01"}]),
+        "date of a review that it is based",
+    ),
+    "based on no model": (
+        broken(based_on=[SOURCE | {"model": "x"}]),
+        "model of a review that it is based on",
+    ),
+    "based on no review": (
+        broken(based_on=[SOURCE | {"review": 5}]),
+        "review of a review that it is based on",
+    ),
+    "based on nothing": (without("based_on"), "based_on is missing"),
+    "version 1 with more": (broken(version=1), "entries that this version does not know"),
+    "no such source": (first(sources=[1]), "sources of phenotype 1 is not a list of at most 0"),
+    "source": (first(sources=1), "sources of phenotype 1 is not a list"),
     "twice": (first(phenotype=2), "two decisions on a phenotype"),
     "outside": (first(phenotype=6), "phenotype of a decision is not an integer from 1 to 5"),
     "long name": (first(name="x" * 201), "name of phenotype 1 is not a text of at most 200"),
@@ -545,6 +594,73 @@ def test_merging_with_others_or_rejecting_apart_is_no_agreement(model):
     three = compare([one, one, other])
     assert three.agreed == 2
     assert three.kappa == pytest.approx((1 + 2 * cohen_kappa_score(list("mmooo"), list("momoo"))) / 3)
+
+
+def test_several_reviewers_agree_on_verdicts_merges_and_names(model):
+    gout = {**ACCEPTED, "name": "Gout"}
+    one = decided(model, p1={**gout, "comment": "x"}, p2=into(1), p3=gout, p4=REJECTED, p5={"name": "Flu"})
+    other = replace(
+        decided(
+            model, p1={**ACCEPTED, "comment": "y"}, p2=into(1), p3=ACCEPTED | {"name": "Flu"}, p4=ACCEPTED
+        ),
+        reviewer="Dr B",
+    )
+    assert settled([one, other]) == [True, True, False, False, True]
+    start = agreed([one, other])
+    assert Review.read(start) == start
+    assert [(each.name, each.status, each.sources) for each in start.decisions] == [
+        ("Gout", "accepted", (1, 2)),
+        ("", "merged", (1, 2)),
+        ("Gout", "open", ()),  # the name is disputed
+        ("", "open", ()),
+        ("Flu", "open", ()),  # both left it open
+    ]
+    assert start.decisions[0].comment == "Dr A: x\nDr B: y"
+    assert start.based_on == (one.provenance(), other.provenance())
+    assert [author.reviewer for author in start.authors(2)] == ["Dr A", "Dr B"]
+    # Where the name of one of those merged is disputed, none of them is settled.
+    renamed = replace(other, decisions=(replace(other.decisions[0], name="Flu"), *other.decisions[1:]))
+    assert settled([one, renamed])[:2] == [False, False]
+    assert [each.status for each in agreed([one, renamed]).decisions[:2]] == ["open", "open"]
+
+
+def test_decisions_keep_their_first_authors(model):
+    first = decided(model, p1=ACCEPTED)
+    carried = {**ACCEPTED, "sources": (1,)}
+    one, other = (
+        replace(decided(model, p1=carried, p2=ACCEPTED), reviewer=who, based_on=(first.provenance(),))
+        for who in ("Dr B", "Dr C")
+    )
+    start = agreed([one, other])
+    assert [[author.reviewer for author in start.authors(number)] for number in (1, 2)] == [
+        ["Dr A"],
+        ["Dr B", "Dr C"],
+    ]
+    assert start.based_on == (one.provenance(), other.provenance(), first.provenance())
+
+
+@pytest.mark.parametrize(
+    ("kappa", "word"),
+    [
+        (-0.1, "poor"),
+        (0, "slight"),
+        (0.2, "slight"),
+        (0.21, "fair"),
+        (0.6, "moderate"),
+        (0.75, "substantial"),
+        (1, "almost perfect"),
+    ],
+)
+def test_kappa_in_words(kappa, word):
+    assert kappa_in_words(kappa) == word
+
+
+def test_agreement_in_words(model):
+    one, other = decided(model, p1=ACCEPTED), replace(decided(model, p1=REJECTED), reviewer="Dr B")
+    assert compare([one, other]).text().startswith("Dr A and Dr B agree on 4 of 5 phenotypes. Cohen's kappa")
+    assert "Dr A, Dr B and Dr A agree" in (three := compare([one, other, one]).text())
+    assert "the mean over all pairs, is" in three
+    assert "undefined" in compare([decided(model), decided(model)]).text()
 
 
 def test_reviews_of_different_models_cannot_be_compared(model, cohort):

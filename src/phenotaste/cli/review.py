@@ -57,6 +57,7 @@ def print_comparison(comparison: "Comparison") -> None:
     from rich.text import Text
 
     from phenotaste.cli.terminal import console, print_list
+    from phenotaste.review.comparison import kappa_in_words
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column(Text("Phenotype"), justify="right")
@@ -70,7 +71,11 @@ def print_comparison(comparison: "Comparison") -> None:
     screen = console()
     screen.print()
     screen.print(table)
-    kappa = "undefined: all verdicts are the same" if comparison.kappa is None else f"{comparison.kappa:.2f}"
+    kappa = "undefined: all verdicts are the same"
+    if comparison.kappa is not None:
+        kappa = (
+            f"{comparison.kappa:.2f} ({kappa_in_words(comparison.kappa)} agreement: Landis and Koch, 1977)"
+        )
     print_list(
         "Agreement of the reviews",
         [

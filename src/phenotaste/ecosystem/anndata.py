@@ -19,7 +19,7 @@ from phenotaste.ecosystem.membership import Phenotype, fitted_model, list_phenot
 from phenotaste.errors import InputError
 from phenotaste.model_file import FIGURES, settings_of
 from phenotaste.patients import Patients
-from phenotaste.review import fingerprint
+from phenotaste.review import Reviewed, fingerprint
 from phenotaste.review.reviewed import unique
 from phenotaste.storage.atomic import check_output_file, replace_file
 from phenotaste.storage.encoding import json_value
@@ -260,6 +260,10 @@ def model_record(model: Any, phenotypes: list[Phenotype]) -> dict[str, Any]:
         "figures": {name: value for name, value in figures.items() if value is not None},
         "H": np.array(fitted.H_),
     }
+    if isinstance(model, Reviewed):
+        decisions = [model.review.decision_record(phenotype.number) for phenotype in phenotypes]
+        record["review"] = json.dumps(model.review.provenance_record())
+        record["decisions"] = json.dumps(decisions)
     if model.F_ is not None:
         record["F"] = np.array(model.F_)
         record["static_names"] = names_or_numbers(model.static_names_in_, len(model.F_)).astype(object)

@@ -198,7 +198,9 @@ def rule_record(model: Any, found: Membership, dates: str) -> dict[str, Any]:
         ],
     }
     if isinstance(model, Reviewed):
-        record["review"] = {"date": model.review.date}
+        record["review"] = model.review.provenance_record()
+        for phenotype in record["phenotypes"]:
+            phenotype |= model.review.decision_record(phenotype["number"])
     return record
 
 

@@ -27,6 +27,7 @@ from phenotaste.plotting import (
     image_files,
     new_figure,
     set_labels,
+    wrap_name,
 )
 from phenotaste.report import panels
 from phenotaste.report.content import build
@@ -130,7 +131,7 @@ def draw_map(
     axis: "Axes", content: Content, names: list[str], weights: np.ndarray, kind: str, top: bool
 ) -> None:
     image = axis.imshow(weights, cmap=COLOUR_MAPS[kind], vmin=0.0, vmax=1.0, aspect="auto")
-    axis.set_yticks(range(len(names)), [escape_name(name) for name in names], fontsize=8)
+    axis.set_yticks(range(len(names)), [wrap_name(name) for name in names], fontsize=8)
     named = any(p.name for p in content.phenotypes)
     ticks = [phenotype_label(p) if p.name else str(p.number) for p in content.phenotypes]
     axis.set_xticks(range(len(ticks)), ticks, fontsize=8)

@@ -18,6 +18,7 @@ from phenotaste.plotting import (
     new_grid,
     set_labels,
     set_suptitle,
+    wrap_name,
 )
 from phenotaste.report.schema import Band, Content, Phenotype
 
@@ -113,7 +114,7 @@ def draw_profile(axis: "Axes", phenotype: Phenotype, limit: float) -> None:
     axis.set_ylim(-0.6, MAX_EFFECTS - 0.4)
     axis.tick_params(axis="y", length=0)
     rows = MAX_EFFECTS - 1 - np.arange(len(shown))
-    axis.set_yticks(rows, [escape_name(c.feature, 30) for c in shown], fontsize=TICK_SIZE)
+    axis.set_yticks(rows, [wrap_name(c.feature, 30) for c in shown], fontsize=TICK_SIZE)
     axis.axvline(0.0, color=LINE, linewidth=1)
     effects = [c.effect or 0.0 for c in shown]
     axis.hlines(rows, 0.0, effects, color=GREY, linewidth=1)

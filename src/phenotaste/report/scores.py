@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,8 @@ def write_scores(
     nor short histories, and `courses` raises InputError.
 
     Under a review, columns have the reviewer's names, those of merged phenotypes are summed, and those of rejected
-    ones are left out. The metadata of the files, under "phenotaste", identify the model and its phenotypes.
+    ones are left out. The metadata of the files, under "phenotaste", identify the model, its phenotypes and the review:
+    by whom, when, and on which earlier ones it is based.
 
     Examples
     --------
@@ -118,12 +119,17 @@ def metadata(model: PhenotypeModel | Reviewed, labels: list[str]) -> dict[str, s
     if isinstance(model, Reviewed):
         names, numbers = model.names, [list(group.members) for group in model.groups]
     columns = zip(labels, names, numbers, strict=True)
-    record = {
+    phenotypes = [dict(zip(("label", "name", "numbers"), column, strict=True)) for column in columns]
+    record: dict[str, Any] = {
         "version": __version__,
         "model": fingerprint(fitted),
         "reviewed": isinstance(model, Reviewed),
-        "phenotypes": [dict(zip(("label", "name", "numbers"), column, strict=True)) for column in columns],
+        "phenotypes": phenotypes,
     }
+    if isinstance(model, Reviewed):
+        record["review"] = model.review.provenance_record()
+        for phenotype, group in zip(phenotypes, model.groups, strict=True):
+            phenotype |= model.review.decision_record(group.number)
     return {"phenotaste": json.dumps(record)}
 
 

@@ -1,16 +1,35 @@
-"""Agreement of reviews of one model: on which phenotypes reviewers agree, and how far beyond chance."""
+"""Agreement of reviews of one model: on which phenotypes reviewers agree, and how far beyond chance.
+
+What they agree on can start a further review, in which somebody decides the rest.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from phenotaste.errors import InputError
-from phenotaste.review.decisions import STATUSES, Review, one_line
+from phenotaste.review.decisions import (
+    MAX_COMMENT_LENGTH,
+    STATUSES,
+    Decision,
+    Review,
+    numbered_sources,
+    one_line,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Landis and Koch, Biometrics 1977;33:159-174: the words for kappa, each up to this value.
+LANDIS_KOCH = (
+    (0.2, "slight"),
+    (0.4, "fair"),
+    (0.6, "moderate"),
+    (0.8, "substantial"),
+    (1.0, "almost perfect"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,28 @@ class Comparison:
     def agreement(self) -> float:
         """The share of phenotypes on which all reviewers agree."""
         return self.agreed / self.phenotypes
+
+    def text(self) -> str:
+        """Return the agreement as two sentences.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review, compare
+        >>> ann = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, status="rejected")), reviewer="Ann")
+        >>> bob = Review("0" * 64, (Decision(1, status="accepted"), Decision(2)), reviewer="Bob")
+        >>> text = compare([ann, bob]).text()
+        >>> text.split(". ")[0], "0.33, fair agreement" in text
+        ('Ann and Bob agree on 1 of 2 phenotypes', True)
+        """
+        who = " and ".join([", ".join(self.reviewers[:-1]), self.reviewers[-1]])
+        counted = f"{who} agree on {self.agreed} of {self.phenotypes} phenotypes."
+        if self.kappa is None:
+            return f"{counted} Cohen's kappa is undefined, because all verdicts are the same."
+        mean = ", the mean over all pairs," if len(self.reviewers) > 2 else ""
+        return (
+            f"{counted} Cohen's kappa of their verdicts{mean} is {self.kappa:.2f}, {kappa_in_words(self.kappa)} "
+            "agreement in the words of Landis and Koch (1977)."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return a record for JSON, with the table as a list of rows.
@@ -137,3 +178,64 @@ def cohen_kappa(one: list[str], other: list[str]) -> float | None:
     expected = sum(one.count(status) * other.count(status) for status in STATUSES) / n**2
     observed = sum(a == b for a, b in zip(one, other, strict=True)) / n
     return None if expected == 1 else (observed - expected) / (1 - expected)
+
+
+def kappa_in_words(kappa: float) -> str:
+    if kappa < 0:
+        return "poor"
+    return next(word for limit, word in LANDIS_KOCH if kappa <= limit)
+
+
+def agreed(reviews: Sequence[Review]) -> Review:
+    """Return a review that starts with what several reviews of one model agree on; the rest is open.
+
+    They agree on a phenotype if they give it the same verdict, merge it with the same others, and do not give it, or
+    one of these, different names. A phenotype left open has the first name that one of them gave it.
+
+    Examples
+    --------
+    >>> from phenotaste.review import Decision, Review
+    >>> from phenotaste.review.comparison import agreed
+    >>> ann = Review("0" * 64, (Decision(1, "Gout", status="accepted"), Decision(2, status="rejected")), reviewer="Ann")
+    >>> bob = Review("0" * 64, (Decision(1, status="accepted"), Decision(2, "Flu", status="accepted")), reviewer="Bob")
+    >>> for decision in agreed([ann, bob]).decisions:
+    ...     print(decision.name, decision.status, decision.sources)
+    Gout accepted (1, 2)
+    Flu open ()
+    """
+    agree = settled(reviews)
+    based_on = tuple(review.provenance() for review in reviews)
+    decisions = []
+    for r, own in enumerate(zip(*(review.decisions for review in reviews), strict=True)):
+        name = next((each.name for each in own if each.name), "")
+        if not agree[r] or own[0].status == "open":
+            decisions.append(Decision(r + 1, name))
+            continue
+        authors = [author for review in reviews for author in review.authors(r + 1)]
+        based_on, sources = numbered_sources(based_on, authors)
+        comment = joined_comments(reviews, r)
+        decisions.append(replace(own[0], name=name, comment=comment, sources=sources))
+    return Review(reviews[0].model, tuple(decisions), based_on=based_on)
+
+
+def settled(reviews: Sequence[Review]) -> list[bool]:
+    """Whether all agree on each phenotype, and on the names of those merged with it."""
+    verdicts = [verdicts_by_phenotype(review) for review in reviews]
+    same_name = [len(names_given(reviews, r)) <= 1 for r in range(len(verdicts[0]))]
+    return [
+        len(set(row)) == 1 and all(same_name[number - 1] for number in row[0][1])
+        for row in zip(*verdicts, strict=True)
+    ]
+
+
+def names_given(reviews: Sequence[Review], r: int) -> set[str]:
+    return {one_line(review.decisions[r].name).casefold() for review in reviews} - {""}
+
+
+def joined_comments(reviews: Sequence[Review], r: int) -> str:
+    """The comments of several reviewers as one, each with its author unless there is only one."""
+    given = {review.decisions[r].comment: one_line(review.reviewer) for review in reviews}
+    given.pop("", None)
+    if len(given) <= 1:
+        return "".join(given)
+    return "\n".join(f"{who}: {comment}" for comment, who in given.items())[:MAX_COMMENT_LENGTH]

@@ -9,29 +9,52 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
 from phenotaste.disclosure import printable
 from phenotaste.errors import InputError
+from phenotaste.review.strict_json import Fields, is_date, read_json, refuse
 from phenotaste.storage.atomic import write_file
 
-FORMAT, VERSION = "phenotaste-review", 1
-MAX_FILE_SIZE = 32 * 2**20
+FORMAT, VERSION = "phenotaste-review", 2  # version 1 knew neither earlier reviews nor sources
 MAX_PHENOTYPES = 2000
+MAX_SOURCES = 100  # earlier reviews that one builds on
 MAX_NAME_LENGTH, MAX_COMMENT_LENGTH = 200, 5000  # characters
+
+SHA256 = re.compile("[0-9a-f]{64}")
 
 Status = Literal["open", "accepted", "rejected", "merged"]
 STATUSES: tuple[str, ...] = get_args(Status)
 
 
+class Provenance(NamedTuple):
+    """Which review: by whom, when and of which model; `review` is the digest of its contents.
+
+    Examples
+    --------
+    >>> from phenotaste.review import Decision, Review
+    >>> review = Review("0" * 64, (Decision(1, "Gout"),), reviewer="Ann", date="2026-01-31")
+    >>> review.provenance().reviewer, len(review.provenance().review)
+    ('Ann', 64)
+    """
+
+    reviewer: str
+    date: str
+    model: str
+    review: str
+
+
 @dataclass(frozen=True)
 class Decision:
     """The decision on one phenotype; `merge_with` is set only if the status is "merged".
+
+    A decision that was carried over has in `sources` the numbers, from 1, of the reviews in `Review.based_on` that made
+    it; one without sources is the reviewer's own.
 
     Examples
     --------
@@ -45,6 +68,7 @@ class Decision:
     comment: str = ""
     status: Status = "open"
     merge_with: int | None = None
+    sources: tuple[int, ...] = ()
 
 
 class Group(NamedTuple):
@@ -76,6 +100,7 @@ class Review:
     decisions : one for each phenotype.
     order : phenotypes as the reviewer sorted them; the others follow by number.
     reviewer, date : the reviewer's name, and the day of the review; today by default.
+    based_on : earlier reviews, whose decisions this one started from.
 
     Examples
     --------
@@ -91,6 +116,7 @@ class Review:
     order: tuple[int, ...] = ()
     reviewer: str = ""
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    based_on: tuple[Provenance, ...] = ()
 
     @classmethod
     def blank(cls, model: Any, reviewer: str = "", names: Mapping[int, str] | None = None) -> "Review":
@@ -156,7 +182,8 @@ class Review:
             "phenotypes": len(self.decisions),
             "reviewer": self.reviewer,
             "date": self.date,
-            "decisions": [asdict(decision) for decision in self.decisions],
+            "based_on": [source._asdict() for source in self.based_on],
+            "decisions": [asdict(each) | {"sources": list(each.sources)} for each in self.decisions],
             "order": list(self.order),
         }
 
@@ -175,6 +202,66 @@ class Review:
         """
         text = json.dumps(Review.read(self).as_dict(), ensure_ascii=False, indent=1) + "\n"
         write_file(Path(os.path.realpath(path)), text)
+
+    def provenance(self) -> Provenance:
+        """Return who made this review, when and of which model, with a digest that changes with any of its contents.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> ann, bob = (Review("0" * 64, (Decision(1, name),)) for name in ("Gout", "Flu"))
+        >>> ann.provenance().review == bob.provenance().review
+        False
+        """
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return Provenance(self.reviewer, self.date, self.model, hashlib.sha256(text.encode()).hexdigest())
+
+    def authors(self, number: int) -> tuple[Provenance, ...]:
+        """Return the reviews in which the decision on a phenotype was made: this one, unless it was carried over.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> ann = Review("0" * 64, (Decision(1, "Gout", status="accepted"),), reviewer="Ann")
+        >>> kept, new = Decision(1, "Gout", status="accepted", sources=(1,)), Decision(2, "Flu")
+        >>> bob = Review("1" * 64, (kept, new), reviewer="Bob", based_on=(ann.provenance(),))
+        >>> [bob.authors(number)[0].reviewer for number in (1, 2)]
+        ['Ann', 'Bob']
+        """
+        sources = self.decisions[number - 1].sources
+        return tuple(self.based_on[source - 1] for source in sources) or (self.provenance(),)
+
+    def provenance_record(self) -> dict[str, Any]:
+        """Return the provenance of this review and of those it is based on, for the metadata of files.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> record = Review("0" * 64, (Decision(1, "Gout"),), reviewer="Ann", date="2026-01-31").provenance_record()
+        >>> list(record), record["based_on"]
+        (['reviewer', 'date', 'model', 'review', 'based_on'], [])
+        """
+        own, *based_on = (
+            source._asdict() | {"reviewer": one_line(source.reviewer)}
+            for source in (self.provenance(), *self.based_on)
+        )
+        return own | {"based_on": based_on}
+
+    def decision_record(self, number: int) -> dict[str, Any]:
+        """Return the status of a phenotype, and who decided that and when, for the metadata of files.
+
+        Examples
+        --------
+        >>> from phenotaste.review import Decision, Review
+        >>> review = Review("0" * 64, (Decision(1, "Gout", status="accepted"),), reviewer="Ann", date="2026-01-31")
+        >>> review.decision_record(1)
+        {'status': 'accepted', 'decided_by': [{'reviewer': 'Ann', 'date': '2026-01-31'}]}
+        """
+        authors = self.authors(number)
+        return {
+            "status": self.decisions[number - 1].status,
+            "decided_by": [{"reviewer": one_line(each.reviewer), "date": each.date} for each in authors],
+        }
 
     def merge_target(self, number: int) -> int:
         """Follow all merges of a phenotype, and return the one it is merged into, or itself.
@@ -234,6 +321,14 @@ class Review:
             )
 
 
+def numbered_sources(
+    based_on: Sequence[Provenance], authors: Sequence[Provenance]
+) -> tuple[tuple[Provenance, ...], tuple[int, ...]]:
+    """Return the reviews that a review is based on with these authors among them, and the authors' numbers."""
+    extended = tuple(dict.fromkeys([*based_on, *authors]))
+    return extended, tuple(extended.index(author) + 1 for author in dict.fromkeys(authors))
+
+
 def one_line(text: str) -> str:
     """Return the text without line breaks, and with unprintable characters replaced."""
     return printable(" ".join(text.split()))
@@ -271,34 +366,6 @@ def fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file of limited size in which no object has a repeated name."""
-    if not path.exists():
-        raise InputError(f"{path} does not exist: give the review.json that the report page saved.")
-    if not path.is_file() or path.stat().st_size > MAX_FILE_SIZE:
-        refuse(str(path), "it is not a file of at most 32 MB")
-    try:
-        text = path.read_bytes()[: MAX_FILE_SIZE + 1].decode("utf-8-sig")
-        return json.loads(text, object_pairs_hook=reject_repeats, parse_constant=reject_constant)
-    except (ValueError, RecursionError):
-        refuse(str(path), "it is truncated or damaged")
-
-
-def reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        raise ValueError("repeated name")
-    return result
-
-
-def reject_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not valid JSON")
-
-
-def refuse(where: str, fault: str) -> NoReturn:
-    raise InputError(f"{where} is not a valid review: {fault}; save it again from the report page.")
-
-
 def parse_review(record: Any, where: str) -> Review:
     """Build a review from the contents of a file, and validate all of it."""
     if not isinstance(record, Mapping) or record.get("format") != FORMAT:
@@ -306,33 +373,52 @@ def parse_review(record: Any, where: str) -> Review:
     if type(record.get("version")) is int and record["version"] > VERSION:
         raise InputError(f"{where} was saved by a newer phenotaste: upgrade phenotaste to use it.")
     fields = Fields(record, where, "")
-    fields.require("format", "version", "model", "phenotypes", "reviewer", "date", "decisions", "order")
-    fields.integer("version", VERSION, VERSION)
+    first = fields.integer("version", 1, VERSION) == 1
+    names = ("format", "version", "model", "phenotypes", "reviewer", "date", "decisions", "order")
+    fields.require(*names, *(() if first else ("based_on",)))
     R = fields.integer("phenotypes", 1, MAX_PHENOTYPES)
+    based_on = [] if first else [parse_source(item, where) for item in fields.items("based_on", MAX_SOURCES)]
     items = fields.items("decisions", R)
     if len(items) < R:
         refuse(where, f"it has decisions for {len(items)} of its {R} phenotypes")
-    decisions = [parse_decision(item, where, R) for item in items]
+    decisions = [parse_decision(item, where, R, None if first else len(based_on)) for item in items]
     by_number = {decision.phenotype: decision for decision in decisions}
     if len(by_number) < R:
         refuse(where, "it has two decisions on a phenotype")
     review = Review(
-        fields.text("model", 64, re.compile("[0-9a-f]{64}").fullmatch, "the fingerprint of a model"),
+        fields.text("model", 64, SHA256.fullmatch, "the fingerprint of a model"),
         tuple(by_number[r + 1] for r in range(R)),
-        parse_order(fields.items("order", R), where, R),
+        fields.numbers("order", R),
         fields.text("reviewer", MAX_NAME_LENGTH),
         fields.text("date", 10, is_date, "a date such as 2026-01-31"),
+        tuple(based_on),
     )
     check_merges(review, where)
     return review
 
 
-def parse_decision(item: Any, where: str, R: int) -> Decision:
+def parse_source(item: Any, where: str) -> Provenance:
+    """One of the reviews that a review is based on."""
+    if not isinstance(item, Mapping):
+        refuse(where, "a review that it is based on is not an object")
+    fields = Fields(item, where, " of a review that it is based on")
+    fields.require(*Provenance._fields)
+    return Provenance(
+        fields.text("reviewer", MAX_NAME_LENGTH),
+        fields.text("date", 10, is_date, "a date such as 2026-01-31"),
+        fields.text("model", 64, SHA256.fullmatch, "the fingerprint of a model"),
+        fields.text("review", 64, SHA256.fullmatch, "the digest of a review"),
+    )
+
+
+def parse_decision(item: Any, where: str, R: int, n_sources: int | None) -> Decision:
+    """One decision; files of the first version have no sources."""
     if not isinstance(item, Mapping):
         refuse(where, "a decision is not an object")
     number = Fields(item, where, " of a decision").integer("phenotype", 1, R)
     fields = Fields(item, where, f" of phenotype {number}")
-    fields.require("phenotype", "name", "comment", "status", "merge_with")
+    names = ("phenotype", "name", "comment", "status", "merge_with")
+    fields.require(*names, *(() if n_sources is None else ("sources",)))
     status = fields.text("status", 8, STATUSES.__contains__, "one of " + ", ".join(STATUSES))
     target = item.get("merge_with")
     if (status == "merged") == (target is None):
@@ -343,15 +429,8 @@ def parse_decision(item: Any, where: str, R: int) -> Decision:
         fields.text("comment", MAX_COMMENT_LENGTH),
         cast(Status, status),
         None if target is None else fields.integer("merge_with", 1, R),
+        () if n_sources is None else fields.numbers("sources", n_sources),
     )
-
-
-def parse_order(items: list[Any], where: str, R: int) -> tuple[int, ...]:
-    if not all(type(number) is int and 1 <= number <= R for number in items):
-        refuse(where, f"its order holds numbers that are not from 1 to {R}")
-    if len(set(items)) < len(items):
-        refuse(where, "its order names a phenotype twice")
-    return tuple(items)
 
 
 def check_merges(review: Review, where: str) -> None:
@@ -368,50 +447,3 @@ def check_merges(review: Review, where: str) -> None:
                 where,
                 f"it merges phenotype {first.phenotype} with phenotype {decision.phenotype}, which it rejects",
             )
-
-
-def is_date(text: str) -> bool:
-    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text, re.ASCII):
-        return False
-    try:
-        datetime.date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
-class Fields:
-    """The values of one JSON object, each checked for type and size."""
-
-    def __init__(self, record: Mapping[str, Any], where: str, owner: str) -> None:
-        self.record, self.where, self.owner = record, where, owner
-
-    def require(self, *names: str) -> None:
-        missing = [name for name in names if name not in self.record]
-        if missing:
-            refuse(self.where, f"{missing[0]}{self.owner} is missing")
-        if len(self.record) > len(names):
-            refuse(self.where, f"it has entries{self.owner} that this version does not know")
-
-    def integer(self, name: str, low: int, high: int) -> int:
-        value = self.record.get(name)
-        if type(value) is not int or not low <= value <= high:
-            refuse(self.where, f"{name}{self.owner} is not an integer from {low} to {high}")
-        return value
-
-    def text(
-        self, name: str, limit: int, is_valid: Callable[[str], object] | None = None, expected: str = ""
-    ) -> str:
-        value = self.record.get(name)
-        if not isinstance(value, str) or len(value) > limit:
-            refuse(self.where, f"{name}{self.owner} is not a text of at most {limit:,} characters")
-        if is_valid is not None and not is_valid(value):
-            refuse(self.where, f"{name}{self.owner} is not {expected}")
-        # Replaces lone surrogates, which truncation can leave and which cannot be encoded.
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-    def items(self, name: str, max_length: int) -> list[Any]:
-        value = self.record.get(name)
-        if not isinstance(value, list) or len(value) > max_length:
-            refuse(self.where, f"{name} is not a list of at most {max_length:,}")
-        return value

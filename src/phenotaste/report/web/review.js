@@ -5,12 +5,17 @@ const TOTAL = content.review ? content.review.phenotypes : NUMBERS.length; // a 
 const MAX_LENGTH = { name: 200, comment: 5000, reviewer: 200 };
 const MAX_FILE_SIZE = 1_000_000 + 50_000 * TOTAL; // bytes; far more than any review needs
 const STATUSES = ["open", "accepted", "rejected", "merged"];
-const KEY = `phenotaste-review-${content.fingerprint}`;
+// A page that starts from other reviews keeps its work apart from that of each reviewer.
+const KEY = [
+  `phenotaste-review-${content.fingerprint}`,
+  ...(content.carried ? content.review.based_on.map((source) => source.review.slice(0, 12)) : []),
+].join("-");
 
 class InvalidReview extends Error {}
 
-let review = null; // {reviewer, order, decisions: Map(number → {name, comment, status, merge_with})}
+let review = null; // {reviewer, order, basedOn, decisions: Map(number → {name, comment, status, merge_with, sources})}
 let savedAs = ""; // the last review saved to or loaded from a file
+let startedFrom = ""; // the review that the page came with
 let storageWorks = true; // whether this browser stores work between sessions
 const listeners = []; // called with the number of the phenotype that changed, or null for all of them
 
@@ -28,9 +33,10 @@ function blank() {
   const all = Array.from({ length: TOTAL }, (_, i) => i + 1);
   const decisions = all.map((number) => {
     const shown = content.phenotypes.find((phenotype) => phenotype.number === number);
-    return [number, { name: oneLine(shown?.name ?? ""), comment: "", status: "open", merge_with: null }];
+    const name = oneLine(shown?.name ?? "");
+    return [number, { name, comment: "", status: "open", merge_with: null, sources: [] }];
   });
-  return { reviewer: "", order: all, decisions: new Map(decisions) };
+  return { reviewer: "", order: all, basedOn: [], decisions: new Map(decisions) };
 }
 
 function record(state, date) {
@@ -39,11 +45,12 @@ function record(state, date) {
     .map(([phenotype, decided]) => ({ phenotype, ...decided }));
   return {
     format: "phenotaste-review",
-    version: 1,
+    version: 2,
     model: content.fingerprint,
     phenotypes: TOTAL,
     reviewer: state.reviewer,
     date,
+    based_on: state.basedOn,
     decisions,
     order: state.order,
   };
@@ -67,27 +74,31 @@ function mergeChain(decisions, number) {
   return null;
 }
 
+// A decision that is changed is the reviewer's own, no longer that of an earlier review.
 function change(number, changes) {
-  Object.assign(decision(number), changes);
+  Object.assign(decision(number), { sources: [] }, changes);
   notifyChange(number);
 }
 
 // The same decision again undoes it. Returns an error message if the decision is not possible.
 function decide(number, requested) {
   const merged = mergedInto(number);
-  if (requested === "rejected" && merged.length > 0) {
-    const they = `${merged.map(titleOf).join(", ")} ${merged.length === 1 ? "is" : "are"}`;
-    return `${they} merged with this one. Undo that before you reject it.`;
-  }
+  if (requested === "rejected" && merged.length > 0) return holdsMerged(merged);
   const status = decision(number).status === requested ? "open" : requested;
   for (const part of membersWithoutCard(number)) {
     Object.assign(
       decision(part),
+      { sources: [] },
       status === "rejected" ? { status, merge_with: null } : { status: "merged", merge_with: number },
     );
   }
   change(number, { status, merge_with: null });
   return null;
+}
+
+function holdsMerged(merged) {
+  const they = `${merged.map(titleOf).join(", ")} ${merged.length === 1 ? "is" : "are"}`;
+  return `${they} merged with this one. Undo that before you reject it.`;
 }
 
 // Phenotypes of the model that an earlier review merged into this one: they have no card, and follow its decision.
@@ -140,7 +151,7 @@ function storedText() {
 function startReview() {
   const given = content.review ? parseReview(content.review) : null; // validated when the page was written
   review = given ?? blank();
-  savedAs = serialise(review);
+  savedAs = startedFrom = serialise(review);
   const text = storedText();
   if (text === null) return null;
   try {

@@ -2,6 +2,8 @@
 
 const FIELDS = ["format", "version", "model", "phenotypes", "reviewer", "date", "decisions", "order"];
 const DECISION_FIELDS = ["phenotype", "name", "comment", "status", "merge_with"];
+const SOURCE_FIELDS = ["reviewer", "date", "model", "review"];
+const MAX_SOURCES = 100;
 const characterCount = (text) => [...text].length; // code points, as Python counts them
 const isRecord = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const isNumber = (value) => Number.isInteger(value) && value >= 1 && value <= TOTAL;
@@ -22,43 +24,68 @@ function checkFields(value, fields, what) {
   );
 }
 
+const isDate = (value) => typeof value === "string" && /^\d{4}-\d{2}-\d{2}$/.test(value);
+const isDigest = (value) => typeof value === "string" && /^[0-9a-f]{64}$/.test(value);
+
+// Numbers from 1 up to a limit, each once.
+const areNumbers = (value, limit) =>
+  Array.isArray(value) &&
+  value.every((number) => Number.isInteger(number) && number >= 1 && number <= limit) &&
+  new Set(value).size === value.length;
+
+// Files of version 1 have neither earlier reviews nor sources.
 function parseReview(value) {
   check(isRecord(value) && value.format === "phenotaste-review", "This is not a review saved by phenotaste.");
-  check(value.version === 1, "This review was saved by a newer phenotaste.");
+  check([1, 2].includes(value.version), "This review was saved by a newer phenotaste.");
+  const first = value.version === 1;
   check(
     value.model === content.fingerprint,
     "This review belongs to another model: its phenotypes are not the ones on this page.",
   );
-  checkFields(value, FIELDS, "The review");
+  checkFields(value, first ? FIELDS : [...FIELDS, "based_on"], "The review");
   check(value.phenotypes === TOTAL, `The review should have ${TOTAL} phenotypes.`);
   check(
     typeof value.reviewer === "string" && characterCount(value.reviewer) <= MAX_LENGTH.reviewer,
     "The reviewer's name is missing or too long.",
   );
+  check(isDate(value.date), "The date of the review is not a date.");
+  const basedOn = first ? [] : value.based_on;
   check(
-    typeof value.date === "string" && /^\d{4}-\d{2}-\d{2}$/.test(value.date),
-    "The date of the review is not a date.",
+    Array.isArray(basedOn) && basedOn.length <= MAX_SOURCES,
+    "The reviews that this one is based on are not a list.",
   );
   check(
     Array.isArray(value.decisions) && value.decisions.length === TOTAL,
     `The review should have ${TOTAL} decisions.`,
   );
-  const decisions = new Map(value.decisions.map(parseDecision));
+  const sources = basedOn.map(parseSource);
+  const decisions = new Map(value.decisions.map((item) => parseDecision(item, first ? null : sources.length)));
   check(decisions.size === TOTAL, "A phenotype has two decisions.");
   checkMerges(decisions);
   check(
-    Array.isArray(value.order) &&
-      value.order.every(isNumber) &&
-      new Set(value.order).size === value.order.length,
+    areNumbers(value.order, TOTAL),
     "The order of the phenotypes is not a list of their numbers.",
   );
   const left = [...decisions.keys()].filter((number) => !value.order.includes(number)).sort((a, b) => a - b);
   const sorted = new Map([...decisions].sort((a, b) => a[0] - b[0]));
-  return { reviewer: oneLine(value.reviewer), order: [...value.order, ...left], decisions: sorted };
+  return { reviewer: oneLine(value.reviewer), order: [...value.order, ...left], basedOn: sources, decisions: sorted };
 }
 
-function parseDecision(item) {
-  checkFields(item, DECISION_FIELDS, "A decision");
+function parseSource(item) {
+  checkFields(item, SOURCE_FIELDS, "A review that this one is based on");
+  check(
+    typeof item.reviewer === "string" &&
+      characterCount(item.reviewer) <= MAX_LENGTH.reviewer &&
+      isDate(item.date) &&
+      isDigest(item.model) &&
+      isDigest(item.review),
+    "A review that this one is based on has an invalid reviewer, date, model or digest.",
+  );
+  return { ...item };
+}
+
+function parseDecision(item, sourceCount) {
+  checkFields(item, sourceCount === null ? DECISION_FIELDS : [...DECISION_FIELDS, "sources"], "A decision");
   check(isNumber(item.phenotype), "A decision is about a phenotype that does not exist.");
   const which = `The decision on phenotype ${item.phenotype}`;
   check(
@@ -75,6 +102,8 @@ function parseDecision(item) {
     merged ? isNumber(item.merge_with) : item.merge_with === null,
     `${which} has an invalid phenotype to merge with.`,
   );
+  const sources = sourceCount === null ? [] : item.sources;
+  check(areNumbers(sources, sourceCount ?? 0), `${which} has sources that the review does not list.`);
   return [
     item.phenotype,
     {
@@ -82,6 +111,7 @@ function parseDecision(item) {
       comment: sanitise(item.comment),
       status: item.status,
       merge_with: item.merge_with,
+      sources: [...sources],
     },
   ];
 }
