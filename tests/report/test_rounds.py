@@ -132,15 +132,17 @@ def test_tables_and_card_say_who_decided(rounds):
     assert lines["Decisions"] == "2 open, 2 accepted, 1 rejected"
 
 
-def test_an_unmatched_part_of_a_merged_phenotype_names_it(rounds):
+def test_the_parts_of_a_merged_phenotype_are_found_apart(rounds):
+    """The same model again: one part has moved away from the merged definition, the other one is new."""
     _, first, review, *_ = rounds
-    last = LastReview.of(first, review)
-    parts = match(last, first)  # the same model again: 1 and 3 are apart, and neither is their mean
-    assert {parts[0].partner, parts[2].partner} <= {0, None}
-    shown = content.build(first, last=last)
-    alone = next(p for p in shown.phenotypes if p.number in (1, 3) and p.change.kind == "new")
-    assert alone.change.earlier.name == NAMES[1]
+    shown = content.build(first, last=LastReview.of(first, review))
+    moved, new = sorted((shown.phenotypes[r] for r in (0, 2)), key=lambda p: p.change.kind)
+    assert (moved.change.kind, moved.name, moved.status) == ("moved", NAMES[1], "open")
+    assert moved.change.earlier.merged_from == [1, 3]
+    assert (new.change.kind, new.name, new.change.similarity) == ("new", None, 1.0)
+    assert (new.change.earlier.number, new.change.earlier.name) == (new.number, NAMES[1])
     assert [p.change.kind for p in shown.phenotypes if p.number not in (1, 3)] == ["same"] * 4
+    assert not shown.changes.gone
 
 
 def of_columns(V, F=None, names=None):

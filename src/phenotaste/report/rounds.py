@@ -88,7 +88,8 @@ class Match(NamedTuple):
 def match(last: LastReview, model: Any) -> list[Match]:
     """Match one to one: as many phenotypes as possible that are the same, then the highest sum of cosines on V.
 
-    Pairs below MIN_COSINE are no match.
+    Pairs below MIN_COSINE are no match. A merged phenotype without one has moved to what resembles one of its parts, so
+    that its name is not lost where the parts are found apart again.
     """
     V = cosines_by_name(last.V_, last.feature_names_in_, model.V_, model.feature_names_in_)
     same = V >= SAME_COSINE
@@ -100,6 +101,12 @@ def match(last: LastReview, model: Any) -> list[Match]:
     rows, columns = linear_sum_assignment(-gain)
     partner = {c: r for r, c in zip(rows.tolist(), columns.tolist(), strict=True) if V[r, c] >= MIN_COSINE}
     single = cosines_by_name(last.model.V_, last.feature_names_in_, model.V_, model.feature_names_in_)
+    for r, group in enumerate(last.phenotypes):
+        if len(group.members) > 1 and r not in partner.values():
+            resembles = single[np.array(group.members) - 1].max(axis=0) >= MIN_COSINE
+            resembles[list(partner)] = False
+            if resembles.any():
+                partner[int(np.where(resembles, V[r], -1.0).argmax())] = r
     result = []
     for c in range(V.shape[1]):
         if c in partner:

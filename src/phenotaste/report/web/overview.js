@@ -155,7 +155,8 @@ function fillHow() {
     ...(content.changes
       ? [
           "A phenotype is the same if the cosine of its definition with that of the last review is " +
-            `${content.changes.same_from} or more, and has moved if it is ${content.changes.moved_from} or more. The shares ` +
+            `${content.changes.same_from} or more, and has moved if it is ${content.changes.moved_from} or more, of a merged ` +
+            "phenotype also with one of its parts. The shares " +
             "that changed are of the weights of all codes in visits that are shown, or of all facts about the patient.",
         ]
       : []),
