@@ -109,11 +109,12 @@ def labelled_cohort(folder: Path) -> None:
 
 
 def reviews(folder: Path) -> None:
-    """A model with five phenotypes and three reviews of it."""
+    """A model with five phenotypes, three reviews of it, and another model."""
     cohort, _ = simulate.heart_failure(150, random_state=0)
     cohort.save(folder / "COHORT")
     model = TASTE(5, n_init=1, random_state=0, max_iter=10).fit(cohort)
     model.save(folder / "MODEL")
+    TASTE(5, n_init=1, random_state=0, max_iter=12).fit(cohort).save(folder / "NEXT")
     first, second, *others = Review.blank(model, "Dr A", names={1: "Heart failure"}).decisions
     first, merged = replace(first, status="accepted"), replace(second, status="merged", merge_with=1)
     Review.blank(model).write(folder / "ben.json")

@@ -790,7 +790,7 @@ RING = """() => { const node = document.activeElement;
   return seen ? getComputedStyle(seen).outlineStyle : "solid"; }"""
 
 
-def test_a_review_can_be_made_with_the_keyboard_alone(opened):
+def test_a_review_can_be_made_with_tab_and_enter(opened):
     page = opened(simulated_content()).page
     keys = page.keyboard
     keys.press("Tab")
@@ -800,23 +800,89 @@ def test_a_review_can_be_made_with_the_keyboard_alone(opened):
     keys.type("Atrial fibrillation, with j and k")
     tab_to(page, "#phenotype-1 .decision.accepted")
     keys.press("Space")
-    tab_to(page, "#phenotype-1 textarea")
+    tab_to(page, "#phenotype-1 textarea:not(.title)")
     keys.type("Clear.")
     tab_to(page, "#phenotype-2 .title")
     tab_to(page, "#phenotype-2 .decision.merged")
     keys.press("Enter")
     assert page.evaluate("document.activeElement.id") == "merge-2"
     keys.press("ArrowDown")
-    tab_to(page, "#reviewer", "Shift+Tab")
-    keys.type("Ada")
-    tab_to(page, "#save")
-    with page.expect_download() as download:
-        keys.press("Enter")
-    record = Review.read(json.loads(download.value.path().read_text(encoding="utf-8")))
-    assert record.reviewer == "Ada"
+    record = saved_by_keyboard(page)
     assert record.decisions[0].name == "Atrial fibrillation, with j and k"
     assert (record.decisions[0].status, record.decisions[0].comment) == ("accepted", "Clear.")
     assert (record.decisions[1].status, record.decisions[1].merge_with) == ("merged", 1)
+
+
+def saved_by_keyboard(page):
+    tab_to(page, "#reviewer", "Shift+Tab")
+    page.keyboard.type("Ada")
+    tab_to(page, "#save")
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    record = Review.read(json.loads(download.value.path().read_text(encoding="utf-8")))
+    assert record.reviewer == "Ada"
+    return record
+
+
+def test_letters_make_a_whole_review(opened):
+    """j to the next card, n its name, Enter to the decision, Esc back to the card, and a letter for each decision."""
+    page = opened(simulated_content()).page
+    keys = page.keyboard
+
+    def focused():
+        return page.evaluate("[document.activeElement.id, document.activeElement.className].join(' ')")
+
+    keys.press("j")
+    keys.press("n")
+    keys.type("Atrial fibrillation")
+    keys.press("Enter")
+    assert focused() == " decision accepted"
+    keys.press("Enter")
+    keys.press("j")
+    keys.press("r")
+    keys.press("c")
+    keys.type("arc")  # letters in a text field are text
+    keys.press("Escape")
+    assert focused() == "phenotype-2 card"
+    keys.press("j")
+    keys.press("m")
+    assert focused() == "merge-3 "
+    keys.press("ArrowDown")
+    keys.press("Escape")
+    keys.press("j")
+    keys.press("a")
+    keys.press("a")  # undone
+    keys.press("j")
+    keys.press("n")
+    keys.type("Gout")
+    keys.press("Escape")
+    keys.press("a")
+    record = saved_by_keyboard(page)
+    assert [(each.name, each.status, each.comment, each.merge_with) for each in record.decisions] == [
+        ("Atrial fibrillation", "accepted", "", None),
+        ("", "rejected", "arc", None),
+        ("", "merged", "", 1),
+        ("", "open", "", None),
+        ("Gout", "accepted", "", None),
+    ]
+    keys.press("a")  # no card has the focus
+    assert saved_by_script(page)["decisions"][4]["status"] == "accepted"
+
+
+def test_a_long_name_is_seen_in_full(opened):
+    page = opened(simulated_content()).page
+    name = page.get_by_label("Name of phenotype 1")
+    name.fill(
+        "Heart failure with atrial fibrillation, anticoagulated, and chronic kidney disease of stage three or four"
+    )
+    for width in (390, 1024, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert name.evaluate("node => node.scrollHeight <= node.clientHeight + 1"), width
+    listed = page.locator("#list .name").first
+    assert listed.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
+    name.fill("two\nlines")
+    page.get_by_label("Reviewer").fill("Ada")
+    assert Review.read(saved(page)).decisions[0].name == "two lines"
 
 
 def test_tab_reaches_every_control_and_leaves_the_page(page):

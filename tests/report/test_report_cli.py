@@ -458,3 +458,26 @@ def test_the_next_report_removes_what_a_killed_one_left(place, tmp_path, call):
     arguments = ("report", place / "model", "--out", tmp_path / "r.html", "--figures", tmp_path / "f")
     assert call(*arguments).returncode == 0
     assert sorted(os.listdir(tmp_path)) == ["f", "r.html"]
+
+
+def test_a_second_round_and_two_reviewers(tmp_path, place, call):
+    names = ("report", place / "other", "--previous", place / "model", "--review", place / "review.json")
+    done = call(*names, "--out", "second.html", "--json")
+    assert done.returncode == 0, done.stderr
+    changes = json.loads(done.stdout)["changes"]
+    assert sum(changes[kind] for kind in ("same", "moved", "new")) == 4
+    page = content_of(tmp_path / "second.html")
+    assert page["review"]["based_on"][0]["reviewer"] == "Dr A"
+    assert [p["change"]["kind"] for p in page["phenotypes"]].count("new") == changes["new"]
+    done = call(*names, "--out", "third.html")
+    assert f"{changes['same']} same, {changes['moved']} moved" in " ".join(done.stdout.split())
+
+    reviewed(TASTE.load(place / "model"), reviewer="Dr B").write(tmp_path / "b.json")
+    both = ("report", place / "model", "--review", place / "review.json", "--review", "b.json")
+    done = call(*both, "--out", "both.html")
+    assert done.returncode == 0, done.stderr
+    assert "Dr A and Dr B agree on 4 of 4 phenotypes" in " ".join(done.stdout.split())
+    refused(call(*both, "--previous", place / "model", "--out", "x.html"), "There are 2 reviews")
+    other = ("report", place / "other", "--review", place / "review.json", "--out", "x.html")
+    refused(call(*other), "is of another model")
+    assert not (tmp_path / "x.html").exists()

@@ -1,5 +1,7 @@
 """The content of page, figures and tables, from a model and a cohort: every number about patients passes the gate."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from phenotaste import __version__
@@ -34,6 +36,8 @@ from phenotaste.report.profile import (
     outcome_link,
     patient_facts,
 )
+from phenotaste.report.reviewers import review_section, with_decisions, with_opinions
+from phenotaste.report.rounds import LastReview, since_last_review
 from phenotaste.report.schema import (
     Content,
     Features,
@@ -44,7 +48,8 @@ from phenotaste.report.schema import (
     TemporalFeature,
 )
 from phenotaste.report.stability import overall_stability, stability, temporal_evidence
-from phenotaste.review import Review, fingerprint
+from phenotaste.review import Review, compare, fingerprint
+from phenotaste.review.comparison import agreed
 
 TRUSTED_NOTE = (
     "Disclosure control is switched off: figures of very few patients are shown. Do not pass this on to anyone who "
@@ -59,6 +64,8 @@ def build(
     gate: Gate | None = None,
     selection: Any = None,
     review: Any = None,
+    last: LastReview | None = None,
+    reviews: Sequence[Review] = (),
     title: str = "Phenotypes",
 ) -> Content:
     """Build everything that may be shown of a model, and of the patients of a cohort or of the fit.
@@ -70,6 +77,8 @@ def build(
     gate : what may be shown; `Gate(trusted=True)` hides nothing.
     selection : evidence of stability: what `selection.select` returned, or its table `evidence`.
     review : a review that the page starts from.
+    last : the model and the review of the round before, with which this model is compared.
+    reviews : several reviews of this model; the page starts from what they agree on.
     """
     gate = Gate() if gate is None else gate
     if cohort is not None:
@@ -87,16 +96,28 @@ def build(
     n_patients = 0 if described.groups is None else described.groups.n_patients
     fit = fit_figures(model, n_patients, gate, at_fit)
     origin = None if cohort is None else cohort.origin
+    review = None if review is None else Review.read(review)
+    shown = phenotypes(model, described, defined, compared, rates, evidence, gate)
+    changes = None
+    if last is not None:
+        changes, by_phenotype, review = since_last_review(model, last, defined, gate)
+        shown = [replace(each, change=change) for each, change in zip(shown, by_phenotype, strict=True)]
+    if reviews:
+        review, shown = agreed(reviews), with_opinions(shown, reviews)
+    card = model_card(model, origin, described.lines, fit, gate)
     return Content(
         version=__version__,
         title=printable(title),
         fingerprint=fingerprint(getattr(model, "model", model)),
         overview=overview(model, described, defined, evidence, fit, origin, at_fit),
         features=features(defined, described, compared, rates, gate),
-        phenotypes=phenotypes(model, described, defined, compared, rates, evidence, gate),
-        card=model_card(model, origin, described.lines, fit, gate),
+        phenotypes=shown if review is None else with_decisions(shown, review),
+        card=card if review is None else [*card, review_section(review)],
         audit=list(gate.audit),
-        review=None if review is None else Review.read(review).as_dict(),
+        review=None if review is None else review.as_dict(),
+        carried=last is not None or bool(reviews),
+        changes=changes,
+        agreement=compare(reviews).text() if reviews else None,
         min_cell_size=gate.min_cell_size,
         trusted=gate.trusted,
     )

@@ -13,6 +13,7 @@ FORMAT = 1
 Lines = list[tuple[str, str]]  # label and text
 Weights = list[tuple[int, float]]  # position in `features` and weight, heaviest first
 FeatureGroup = Literal["diagnosis", "medication", "procedure", "other"]
+FeatureKind = Literal["temporal", "static"]
 Status = Literal["open", "accepted", "rejected", "merged"]
 
 
@@ -164,6 +165,79 @@ class Similar:
 
 
 @dataclass(frozen=True)
+class Author:
+    """Who decided, and when."""
+
+    reviewer: str
+    date: str
+
+
+@dataclass(frozen=True)
+class EarlierPhenotype:
+    """A phenotype of the model that was reviewed before; the name of one that was merged is that of all of them."""
+
+    number: int
+    name: str | None
+    status: Status
+    comment: str
+    authors: list[Author]
+    merged_from: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ChangedCode:
+    """A code whose share of the phenotype's weights changed, of all codes of its kind that are shown."""
+
+    name: str
+    kind: FeatureKind
+    before: float
+    now: float
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a phenotype of the last review; of a new one, `earlier` is the most similar one, if any is."""
+
+    kind: Literal["same", "moved", "new"]
+    similarity: float | None = None
+    earlier: EarlierPhenotype | None = None
+    gained: list[ChangedCode] = field(default_factory=list)
+    lost: list[ChangedCode] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A phenotype of the last review that has no counterpart, with its codes of the largest weights."""
+
+    earlier: EarlierPhenotype
+    codes: list[str]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The last review, and what is gone since; what became of the others is in `Phenotype.change`."""
+
+    reviewer: str
+    date: str
+    model: str
+    same_from: float  # cosine from which a phenotype is the same
+    moved_from: float  # cosine from which it has moved; below it is new
+    gone: list[Gone] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What one of several reviewers decided about a phenotype."""
+
+    author: Author
+    name: str
+    status: Status
+    comment: str
+    merge_with: int | None = None
+    merged_with: list[int] = field(default_factory=list)  # all that it is one with
+
+
+@dataclass(frozen=True)
 class Phenotype:
     number: int
     name: str | None
@@ -182,6 +256,10 @@ class Phenotype:
     similar: list[Similar] = field(default_factory=list)
     # Of each static feature among the patients of the fit who have the phenotype, in the order of `Features.static`.
     rates: list[float | None] = field(default_factory=list)
+    authors: list[Author] = field(default_factory=list)  # of the decision
+    change: Change | None = None  # since the last review
+    opinions: list[Opinion] = field(default_factory=list)  # of several reviewers
+    disputed: bool = False  # whether they disagree
 
 
 @dataclass(frozen=True)
@@ -206,6 +284,9 @@ class Content:
     card: list[CardSection] = field(default_factory=list)
     audit: list[Hidden] = field(default_factory=list)
     review: dict[str, Any] | None = None
+    carried: bool = False  # whether that review was put together from earlier ones, and is not a file yet
+    changes: Changes | None = None  # since the last review
+    agreement: str | None = None  # of several reviewers, in words
     min_cell_size: int = MIN_CELL_SIZE
     trusted: bool = False
     format: int = FORMAT

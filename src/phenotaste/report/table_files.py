@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from phenotaste.disclosure import rounded
-from phenotaste.report.schema import Content, Phenotype, StaticFeature
+from phenotaste.report.schema import Content, EarlierPhenotype, Phenotype, StaticFeature
 from phenotaste.storage.atomic import write_file
 
 Rows = Iterable[Sequence[Any]]
@@ -82,6 +82,7 @@ def tables(content: Content) -> dict[str, tuple[list[str], Rows]]:
         ),
         "hidden": (["where", "what", "reason"], [(s.where, s.what, s.reason) for s in content.audit]),
     }
+    result |= review_tables(content)
     always = ("overview", "definitions", "phenotypes", "hidden")
     return {name: (header, rows) for name, (header, rows) in result.items() if rows or name in always}
 
@@ -104,10 +105,50 @@ def definition_rows(content: Content, phenotype: Phenotype) -> Rows:
         yield phenotype.number, name, "static", "", static.name, weight, static.share, rate, static.rate, lift
 
 
+def review_tables(content: Content) -> dict[str, tuple[list[str], list[Sequence[Any]]]]:
+    """What became of each phenotype since the last review, and what several reviewers decided."""
+    changes: list[Sequence[Any]] = [
+        (p.number, p.change.kind, p.change.similarity, *earlier_cells(p.change.earlier))
+        for p in content.phenotypes
+        if p.change is not None
+    ]
+    if content.changes is not None:
+        changes += [(None, "gone", None, *earlier_cells(gone.earlier)) for gone in content.changes.gone]
+    opinions: list[Sequence[Any]] = [
+        (
+            p.number,
+            each.author.reviewer,
+            each.author.date,
+            each.status,
+            each.merge_with,
+            each.name,
+            each.comment,
+        )
+        for p in content.phenotypes
+        for each in p.opinions
+    ]
+    return {
+        "changes": (
+            ["phenotype", "change", "similarity", "earlier_phenotype", "earlier_name", "earlier_status"],
+            changes,
+        ),
+        "reviews": (
+            ["phenotype", "reviewer", "date", "status", "merge_with", "name", "comment"],
+            opinions,
+        ),
+    }
+
+
+def earlier_cells(earlier: EarlierPhenotype | None) -> Sequence[Any]:
+    return (None, None, None) if earlier is None else (earlier.number, earlier.name, earlier.status)
+
+
 PHENOTYPE_COLUMNS = (
     "phenotype",
     "name",
     "status",
+    "decided_by",
+    "decided_on",
     "merged_from",
     "prevalence",
     "leading_patients",
@@ -134,6 +175,8 @@ def phenotype_row(phenotype: Phenotype) -> Sequence[Any]:
         phenotype.number,
         phenotype.name,
         phenotype.status,
+        "; ".join(author.reviewer for author in phenotype.authors),
+        "; ".join(author.date for author in phenotype.authors),
         " ".join(map(str, phenotype.merged_from)),
         phenotype.prevalence,
         phenotype.leading.patients,

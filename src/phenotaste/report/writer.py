@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,11 @@ from phenotaste.storage.atomic import (
 
 if TYPE_CHECKING:
     from phenotaste.factorization import Factorization
+    from phenotaste.report.rounds import LastReview
     from phenotaste.report.schema import Content
 
 PathLike = str | os.PathLike[str]
+AnyReview = PathLike | Mapping[str, Any] | Review
 
 
 def write(
@@ -34,7 +36,8 @@ def write(
     path: PathLike,
     cohort: Cohort | None = None,
     *,
-    review: PathLike | Mapping[str, Any] | Review | None = None,
+    review: AnyReview | Sequence[AnyReview] | None = None,
+    previous: "Factorization | None" = None,
     selection: PathLike | None = None,
     figures: PathLike | None = None,
     tables: PathLike | None = None,
@@ -53,7 +56,10 @@ def write(
     path : the HTML file.
     cohort : patients to describe; by default those of the fit, if the model has them. Without either, the page shows
         definitions and fit only.
-    review : a review whose names, merges and rejections are applied.
+    review : a review whose names, merges and rejections are applied. Of several, nothing is applied: the page shows
+        them side by side, first where they disagree, and starts from what they agree on.
+    previous : the model that `review` is of, if it is not this one: the page shows what changed since, and starts from
+        the decisions on the phenotypes that are the same.
     selection : the folder of `phenotaste select` that chose this model, for evidence of stability.
     figures, tables : folders for the same content as PNG and PDF, CSV and LaTeX.
     title : the title of the page.
@@ -86,7 +92,12 @@ def write(
     if page in [folder for _, _, folder in folders]:
         raise InputError(f"{path} is given for the page and for a folder: choose two names.")
     check_signs(model)
-    reviewed = None if review is None else model.apply_review(review)
+    reviews = read_reviews(review)
+    last = None if previous is None else last_review(previous, reviews)
+    reviewed = model.apply_review(reviews[0]) if len(reviews) == 1 and last is None else None
+    several = reviews if len(reviews) > 1 else []
+    for each in several:
+        each.check_model(model)
     evidence = None if selection is None else read_evidence(selection, model)
     on_step("describing the patients" if cohort is not None else "describing the model")
     content = build(
@@ -95,6 +106,8 @@ def write(
         gate=Gate(trusted=trusted),
         selection=evidence,
         review=None if reviewed is None else reviewed.review,
+        last=last,
+        reviews=several,
         title=title,
     )
     with (
@@ -108,6 +121,26 @@ def write(
     return content
 
 
+def read_reviews(given: AnyReview | Sequence[AnyReview] | None) -> list[Review]:
+    if given is None:
+        return []
+    if isinstance(given, str | os.PathLike | Mapping | Review):
+        return [Review.read(given)]
+    return [Review.read(each) for each in given]
+
+
+def last_review(previous: "Factorization", reviews: list[Review]) -> "LastReview":
+    from phenotaste.report.rounds import LastReview
+
+    if len(reviews) != 1:
+        raise InputError(
+            f"There are {len(reviews)} reviews of the previous model, and one is needed: of several, write a report of "
+            "that model first, and save one review from it."
+        )
+    check_signs(previous)
+    return LastReview.of(previous, reviews[0])
+
+
 def check_signs(model: "Factorization") -> None:
     if model.get_params().get("nonnegative") is False:
         raise InputError(
@@ -116,7 +149,7 @@ def check_signs(model: "Factorization") -> None:
         )
 
 
-STYLES = ("page.css", "card.css", "print.css")
+STYLES = ("page.css", "card.css", "rounds.css", "print.css")
 # Joined to one script, in this order.
 SCRIPTS = (
     "dom.js",
@@ -126,6 +159,7 @@ SCRIPTS = (
     "review.js",
     "review_file.js",
     "evidence.js",
+    "rounds.js",
     "card.js",
     "overview.js",
     "toolbar.js",

@@ -71,6 +71,8 @@ class Card {
       this.makeMerge(),
       this.mergeTarget,
       this.note,
+      changeBlock(phenotype),
+      opinionBlock(phenotype, this),
       facts(phenotype),
       make("div", { class: "body" }, this.bars.element, evidence(phenotype)),
       furtherEvidence(phenotype, this.links),
@@ -81,17 +83,24 @@ class Card {
   makeHeader() {
     const { number } = this;
     this.heading = make("h3", { id: `title-${number}`, class: "printed" });
-    this.name = make("input", {
+    // Of several lines if need be, so that a long name is seen in full; it has no line breaks of its own.
+    this.name = make("textarea", {
       class: "title",
+      rows: 1,
       maxlength: MAX_LENGTH.name,
       placeholder: "Give this phenotype a name",
       "aria-label": `Name of phenotype ${number}`,
       autocomplete: "off",
       input: () => change(number, { name: truncate(oneLine(this.name.value), MAX_LENGTH.name) }),
       change: () => (this.name.value = decision(number).name),
+      keydown: (event) => {
+        if (event.key !== "Enter" || event.isComposing) return;
+        event.preventDefault();
+        this.buttons.accepted.focus();
+      },
     });
     const shown = make("span", { class: "number", "aria-hidden": "true" }, String(number));
-    return make("header", {}, shown, this.heading, this.name, this.makeButtons(), this.makeMoves());
+    return make("header", {}, shown, makeTag(this.phenotype), this.heading, this.name, this.makeButtons(), this.makeMoves());
   }
 
   makeButtons() {
@@ -158,6 +167,19 @@ class Card {
       this.comment,
       this.commentPrinted,
     );
+  }
+
+  // What a key does on this card; false for any other key.
+  press(key) {
+    const act = {
+      a: () => this.showError(decide(this.number, "accepted")),
+      r: () => this.showError(decide(this.number, "rejected")),
+      m: () => this.pressMerge(),
+      n: () => this.name.focus(),
+      c: () => this.comment.focus(),
+    }[key];
+    if (act) act();
+    return Boolean(act);
   }
 
   showError(message) {

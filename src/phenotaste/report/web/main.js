@@ -126,6 +126,7 @@ function listenForDrops() {
 
 function start() {
   const message = startReview();
+  fillRounds();
   if (ORDERS.own().join() !== ORDERS.number().join()) byId("order").value = "own";
   content.phenotypes.forEach((phenotype) => cards.set(phenotype.number, new Card(phenotype)));
   byId("cards").append(...[...cards.values()].map((card) => card.element));

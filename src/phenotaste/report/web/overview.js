@@ -141,18 +141,32 @@ function fillHow() {
           `“Withheld” replaces a figure about fewer than ${content.min_cell_size} patients, or hardly more: ` +
           "of those who have something or of those who do not. No patients at all are withheld as well.",
       ];
-  const paragraphs = [
-    "A weight is relative to the largest weight of any code in any phenotype, or, for facts about the patient, of any " +
-      "fact. Weights of 0.1 and more are shown first; “show more” opens the smaller ones.",
+  const controls = [
+    "Weights of 0.1 and more are shown first; “show more” opens the smaller ones.",
     "The slider brings up what is distinctive: codes that have more weight here than in the other phenotypes (×2.0: " +
       "twice as much as on average), even if their weight is not large.",
+  ];
+  const paragraphs = [
+    "A weight is relative to the largest weight of any code in any phenotype, or, for facts about the patient, of any " +
+      "fact.",
     "A phenotype is present in a patient if it makes up at least a tenth of what the model explains of the record, " +
       "and it leads if it makes up more than any other.",
     "An effect is a standardised difference: below 0.2 about the same, up to 0.5 slightly, up to 0.8 clearly, above that much.",
+    ...(content.changes
+      ? [
+          "A phenotype is the same if the cosine of its definition with that of the last review is " +
+            `${content.changes.same_from} or more, and has moved if it is ${content.changes.moved_from} or more, of a merged ` +
+            "phenotype also with one of its parts. The shares " +
+            "that changed are of the weights of all codes in visits that are shown, or of all facts about the patient.",
+        ]
+      : []),
     ...few,
     "The definitions describe the records they were found in. They are not diagnoses, and not a basis for treating a patient.",
   ];
-  byId("how-text").append(...paragraphs.map((text) => make("p", {}, text)));
+  byId("how-text").append(
+    ...controls.map((text) => make("p", { class: "on-screen" }, text)),
+    ...paragraphs.map((text) => make("p", {}, text)),
+  );
 }
 
 function fillModelCard() {

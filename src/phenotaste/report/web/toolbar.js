@@ -7,6 +7,7 @@ const ORDERS = {
   number: () => NUMBERS.slice().sort((a, b) => a - b),
   prevalence: () => byNumber((number) => -(cards.get(number).phenotype.prevalence ?? -1)),
   status: () => byNumber((number) => STATUSES.indexOf(decision(number).status)),
+  attention: () => byNumber(attention),
   own: () => review.order.filter((number) => NUMBERS.includes(number)),
 };
 
@@ -145,13 +146,22 @@ function goTo(number) {
   element.focus({ preventScroll: true });
 }
 
-// j and k, unless the focus is in a text field.
+// j and k go from card to card, letters decide on the card that has the focus; neither does so in a text field, which
+// Escape leaves.
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || shown.length === 0) return;
+  const now = event.target.closest(".card");
+  if (event.key === "Escape" && now) {
+    now.focus({ preventScroll: true });
+    return;
+  }
   if (event.target.closest("input, textarea, select") && event.target.type !== "radio") return;
+  if (now && cards.get(Number(now.id.replace("phenotype-", ""))).press(event.key)) {
+    event.preventDefault(); // or the letter would be typed into the field that gets the focus
+    return;
+  }
   const by = { j: 1, k: -1 }[event.key];
   if (!by) return;
-  const now = event.target.closest(".card");
   const at = now ? shown.indexOf(Number(now.id.replace("phenotype-", ""))) : nearest(by);
   goTo(shown[Math.max(0, Math.min(shown.length - 1, at + by))]);
 }
@@ -192,6 +202,8 @@ function showProgress() {
       ? "Stored in this browser."
       : unsaved()
         ? "Not yet saved to a file."
-        : "Saved to a file.";
+        : content.carried && serialise(review) === startedFrom
+          ? "Carried over; not yet saved to a file."
+          : "Saved to a file.";
   byId("storage").classList.toggle("warn", !storageWorks);
 }
