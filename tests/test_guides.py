@@ -166,13 +166,14 @@ def test_a_guide_that_the_data_do_not_support_is_reported(planted):
 def test_correlations_are_those_of_the_roots_of_shares():
     cohort = simulate.ehr(80, n_features=12, n_static=2, mean_visits=6, rank=2, random_state=0)[0]
     shard, rows = align(cohort, columns_of(cohort)).shard, np.arange(12) < 2
-    counts = patient_counts(shard, rows)
+    counts, totals = patient_counts(shard, rows)
     sums = np.array(
         [cohort.visits[a:b].sum(axis=0) for a, b in zip(cohort.offsets, cohort.offsets[1:], strict=False)]
     )
     np.testing.assert_allclose(counts.toarray(), sums[:, :2])
     expected = np.corrcoef(np.sqrt(sums[:, :2] / sums.sum(axis=1, keepdims=True)).T)[0, 1]
-    assert correlation(counts, sums.sum(axis=1)) == pytest.approx(expected)
+    np.testing.assert_allclose(totals, sums.sum(axis=1))
+    assert correlation(counts, totals) == pytest.approx(expected)
 
 
 def test_guides_are_saved_and_follow_their_phenotype(guided, planted, tmp_path):
@@ -185,3 +186,11 @@ def test_guides_are_saved_and_follow_their_phenotype(guided, planted, tmp_path):
     accepted = loaded.refit(planted[0], decided(loaded, "accepted", *["open"] * 5, names=("Rare",)))
     assert (accepted.guides, list(accepted.guides_), accepted.names_[0]) == (None, [], "Rare")
     np.testing.assert_array_equal(accepted.V_[:, 0], guided.V_[:, 0])
+
+
+def test_a_review_may_leave_fewer_phenotypes_than_there_were_guides(planted):
+    cohort, V = planted
+    guides = RARE | {"Other": [str(cohort.feature_names[V[:, 0].argmax()])]}
+    model = TASTE(2, random_state=0, n_init=1, max_iter=5, guides=guides).fit(cohort)
+    again = model.refit(cohort, decided(model, "open", "rejected", names=("Rare", "Other")))
+    assert (again.rank, list(again.guides), [row["name"] for row in again.guides_]) == (1, ["Rare"], ["Rare"])

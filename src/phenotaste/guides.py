@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from phenotaste.cohort.checks import row_blocks
 from phenotaste.core.records import Array, Shard
 from phenotaste.disclosure import MIN_CELL_SIZE, printable
 from phenotaste.errors import InputError
@@ -23,6 +24,7 @@ from phenotaste.validation import is_number
 STRENGTH = 0.99
 FIELDS = {"codes", "strength"}
 MIN_CORRELATION = 0.1
+ENTRIES_PER_BLOCK = 2**20
 LABELLED = re.compile(r"(?:Dx_|Rx_|Px_|Lab_)?(?P<name>.*) \[(?P<label>[^\[\]]+)\]")
 
 
@@ -158,37 +160,67 @@ def rows_of(guide: Guide, features: Features) -> Array:
     return rows
 
 
+def find_guides(guides: Any, feature_names: Array | None) -> list[tuple[Guide, Array]]:
+    """Each guide of `TASTE(guides=...)` with a mask of the features that it names."""
+    parsed = parse_guides(guides)
+    if parsed and feature_names is None:
+        raise InputError("guides name features, and the cohort has no names of features: give feature_names.")
+    features = Features([] if feature_names is None else [str(name) for name in feature_names])
+    return [(guide, rows_of(guide, features)) for guide in parsed]
+
+
+def judge(
+    guides: list[tuple[Guide, Array]], shard: Shard, starts: Array, V: Array, W: Array
+) -> list[dict[str, Any]]:
+    """What became of each guide, the first columns of V, and why the data do not support it; None if they do."""
+    records = []
+    for g, (guide, rows) in enumerate(guides):
+        reason = unsupported(shard, rows)
+        if reason is None and np.count_nonzero(W[:, g]) < MIN_CELL_SIZE:
+            reason = f"fewer than {MIN_CELL_SIZE} patients have the phenotype"
+        record = {
+            "phenotype": g + 1,
+            "name": guide.name,
+            "strength": guide.strength,
+            "features": int(rows.sum()),
+            "cosine": float(V[:, g] @ starts[:, g]),
+            "weight_on_codes": float(V[rows, g].sum() / (V[:, g].sum() or 1.0)),
+            "unsupported": reason,
+        }
+        records.append(record)
+    return records
+
+
 def unsupported(shard: Shard, rows: Array) -> str | None:
     """Why the data do not support a set of codes, None if they do.
 
     Two codes of a phenotype rise and fall together from patient to patient, as shares of the record.
     """
-    counts = patient_counts(shard, rows)
-    if counts.shape[1] < 2:
+    if rows.sum() < 2:
         return None
-    together = int(np.sum(np.diff(counts.indptr) >= 2))
-    if together < MIN_CELL_SIZE:
+    counts, totals = patient_counts(shard, rows)
+    if np.sum(np.diff(counts.indptr) >= 2) < MIN_CELL_SIZE:
         return f"fewer than {MIN_CELL_SIZE} patients have two of these codes"
-    if correlation(counts, patient_totals(shard)) < MIN_CORRELATION:
+    if correlation(counts, totals) < MIN_CORRELATION:
         return "patients with more of one of these codes do not have more of the others"
     return None
 
 
-def patient_counts(shard: Shard, rows: Array) -> sparse.csr_array:
-    """Patients × codes of a set, summed over the visits; without zeros."""
-    inside = rows[shard.indices]
-    edges = np.concatenate([[0], np.cumsum(inside)])[shard.indptr[shard.offsets]]
-    column = (np.cumsum(rows) - 1)[shard.indices[inside]]
-    shape = (len(shard.offsets) - 1, int(rows.sum()))
-    counts = sparse.csr_array((shard.data[inside].astype(float), column, edges), shape)
-    counts.sum_duplicates()
+def patient_counts(shard: Shard, rows: Array) -> tuple[sparse.csr_array, Array]:
+    """Patients × codes of a set, summed over the visits, and the sum of all codes of each patient; in blocks."""
+    starts, column = shard.indptr[shard.offsets], np.cumsum(rows) - 1
+    parts, totals = [], []
+    for edges in row_blocks(starts, ENTRIES_PER_BLOCK):
+        entries = slice(edges[0], edges[-1])
+        patient = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        value, code = shard.data[entries].astype(np.float64), shard.indices[entries]
+        inside = rows[code]
+        places, shape = (patient[inside], column[code[inside]]), (len(edges) - 1, int(rows.sum()))
+        parts.append(sparse.csr_array((value[inside], places), shape))
+        totals.append(np.bincount(patient, value, minlength=len(edges) - 1))
+    counts = sparse.vstack(parts, format="csr")
     counts.eliminate_zeros()
-    return counts
-
-
-def patient_totals(shard: Shard) -> Array:
-    sums = np.concatenate([[0.0], np.cumsum(shard.data, dtype=np.float64)])
-    return np.diff(sums[shard.indptr[shard.offsets]])
+    return counts, np.concatenate(totals)
 
 
 def correlation(counts: sparse.csr_array, totals: Array) -> float:

@@ -19,7 +19,6 @@ from phenotaste.core.constraints import NO_CONSTRAINTS, Constraints, Given, Near
 from phenotaste.core.init import init_model
 from phenotaste.core.no_history import mean_of_scores
 from phenotaste.core.records import Array, Model, Scored, Weights
-from phenotaste.disclosure import MIN_CELL_SIZE
 from phenotaste.engines import Checkpoint, CudaEngine, Engine, EngineSession, ThreadEngine
 from phenotaste.engines.checkpoint import CheckpointWriter, shard_digest
 from phenotaste.engines.cuda import cuda_available
@@ -36,7 +35,7 @@ from phenotaste.factorization import (
     relative_weights,
     score_without_history,
 )
-from phenotaste.guides import Features, Guide, parse_guides, rows_of, unsupported
+from phenotaste.guides import Guide, find_guides, judge, parse_guides
 from phenotaste.phenotype_model import check_size, check_static_size
 from phenotaste.refit import RefitPlan, plan_refit, refit_record
 from phenotaste.review import Review
@@ -247,7 +246,8 @@ class TASTE(Factorization):
         review = Review.read(review)
         review.check_model(self)
         plan = plan_refit(self, review, freedom, rank)
-        model = TASTE(**{**self.get_params(deep=False), "rank": plan.rank})
+        settings = self.get_params(deep=False) | {"rank": plan.rank, "guides": self._open_guides(plan)}
+        model = TASTE(**settings)
         if plan.undecided:
             model.fit(cohort)
         elif plan.given.all_fixed and plan.rank == len(plan.origins):
@@ -256,14 +256,14 @@ class TASTE(Factorization):
             model._fit_cohort(cohort, plan.given)
         if not plan.undecided:
             model.guides_ = plan.guides
-            kept = {row["name"] for row in plan.guides}
-            model.guides = {
-                guide.name: {"codes": list(guide.codes), "strength": guide.strength}
-                for guide in parse_guides(self.guides)
-                if guide.name in kept
-            } or None
         model.refit_ = refit_record(model, plan, review, freedom, self.refit_)
         return model
+
+    def _open_guides(self, plan: RefitPlan) -> dict[str, Any] | None:
+        """The guides of phenotypes that a review leaves open, as a setting."""
+        kept = {row["name"] for row in plan.guides}
+        guides = [guide for guide in parse_guides(self.guides) if guide.name in kept]
+        return {each.name: {"codes": list(each.codes), "strength": each.strength} for each in guides} or None
 
     def _project_cohort(self, cohort: Cohort, before: "TASTE", plan: RefitPlan) -> None:
         """The fitted attributes where nothing is left to fit: weights and mean scores are those of the model before."""
@@ -287,7 +287,7 @@ class TASTE(Factorization):
         with engine.memory_limit():
             aligned = self._read(cohort)
             rank = self.rank + (0 if given is None else len(given.background))
-            guides = [] if given is not None else self._guides(cohort)
+            guides = find_guides(self.guides, cohort.feature_names) if given is None else []
             with self._open(engine, aligned, cohort, rank) as session:
                 if guides:
                     given = self._guided(guides, aligned, session.weights, cohort.shape[1])
@@ -297,7 +297,12 @@ class TASTE(Factorization):
                 with nullcontext() if writer is None else closing(writer):
                     self._fit(FitRun(session, cohort, aligned, rank, given, writer))
             if guides and given is not None:
-                self._judge_guides(guides, aligned, given)
+                self.guides_ = judge(guides, aligned.shard, given.model.V, self.V_, self.W_)
+        for row in self.guides_:
+            if guides and row["unsupported"] is not None:
+                sentence = f"The guide {row['name']!r} is not supported by the data: {row['unsupported']}."
+                self.warnings_.append(sentence)
+                warnings.warn(sentence, stacklevel=3)
 
     def _fit(self, run: "FitRun") -> None:
         n_starts = self._n_starts() if run.draws else 1  # without a draw all starts are the same
@@ -314,16 +319,6 @@ class TASTE(Factorization):
         if run.writer is not None:
             run.writer.complete()
 
-    def _guides(self, cohort: Cohort) -> list[tuple[Guide, Array]]:
-        """Each guide with a mask of the features that it names."""
-        guides = parse_guides(self.guides)
-        if guides and cohort.feature_names is None:
-            raise InputError(
-                "guides name features, and the cohort has no names of features: give feature_names."
-            )
-        names = Features([] if cohort.feature_names is None else [str(name) for name in cohort.feature_names])
-        return [(guide, rows_of(guide, names)) for guide in guides]
-
     def _guided(
         self, guides: list[tuple[Guide, Array]], aligned: Aligned, weights: Weights, n_features: int
     ) -> Given:
@@ -333,29 +328,6 @@ class TASTE(Factorization):
         near = tuple((g, Near(V[:, g], guide.strength)) for g, (guide, _) in enumerate(guides))
         F = np.zeros((aligned.shard.static.shape[1], len(guides)))
         return Given(Model(np.eye(len(guides)), V, F), Constraints(V=near))
-
-    def _judge_guides(self, guides: list[tuple[Guide, Array]], aligned: Aligned, given: Given) -> None:
-        """Set `guides_`, and warn of guides that the data do not support."""
-        self.guides_ = []
-        for g, (guide, rows) in enumerate(guides):
-            reason = unsupported(aligned.shard, rows)
-            if reason is None and np.count_nonzero(self.W_[:, g]) < MIN_CELL_SIZE:
-                reason = f"fewer than {MIN_CELL_SIZE} patients have the phenotype"
-            column = self.V_[:, g]
-            self.guides_.append(
-                {
-                    "phenotype": g + 1,
-                    "name": guide.name,
-                    "strength": guide.strength,
-                    "features": int(rows.sum()),
-                    "cosine": float(column @ given.model.V[:, g]),
-                    "weight_on_codes": float(column[rows].sum() / (column.sum() or 1.0)),
-                    "unsupported": reason,
-                }
-            )
-            if reason is not None:
-                self.warnings_.append(f"The guide {guide.name!r} is not supported by the data: {reason}.")
-                warnings.warn(self.warnings_[-1], stacklevel=4)
 
     def _checkpoint_writer(
         self, session: EngineSession, cohort: Cohort, aligned: Aligned, given: Given | None
@@ -409,7 +381,7 @@ class TASTE(Factorization):
         return as_projection(scored, cohort, aligned, weights)
 
     def _check_names(self, cohort: Cohort) -> None:
-        self._guides(cohort)
+        find_guides(self.guides, cohort.feature_names)
 
     def _check_settings(self) -> None:
         super()._check_settings()

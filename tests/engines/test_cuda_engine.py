@@ -7,6 +7,7 @@ import pytest
 
 from helpers.cohorts import cohort
 from helpers.fits import start_fit
+from helpers.reviewed_models import decided
 from phenotaste import TASTE, Cohort, InputError, metrics, simulate
 from phenotaste.core import loop
 from phenotaste.core.model_step import model_step
@@ -191,3 +192,16 @@ def test_an_interrupted_fit_resumes_to_the_same_bits(tmp_path):
     for name in ("H_", "V_", "F_", "W_", "U_", "loss_curve_"):
         np.testing.assert_array_equal(getattr(resumed, name), getattr(expected, name))
     assert not (tmp_path / "work").exists()
+
+
+def test_a_refit_keeps_definitions_to_the_bit():
+    c = simulate.ehr(300, n_features=40, n_static=6, rank=4, random_state=1)[0]
+    model = TASTE(4, random_state=0, n_init=1, device="cuda").fit(c)
+    review = decided(model, "accepted", "rejected", "open", "open")
+    found = model.refit(c, review, rank=4)
+    np.testing.assert_array_equal(found.V_[:, 0], model.V_[:, 0])
+    np.testing.assert_array_equal(found.F_[:, 0], model.F_[:, 0])
+    np.testing.assert_array_equal(found.background_.V[:, 0], model.V_[:, 1])
+    assert (np.diff(found.loss_curve_[:-1]) <= 0).all()
+    expected = model.set_params(device="cpu").refit(c, review, rank=4)
+    assert found.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=1e-3)
