@@ -1,6 +1,7 @@
 """A model fitted again after a review: what stays to the bit, what is hidden, and where each phenotype is from."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from phenotaste import TASTE, Cohort, metrics, report, simulate
 from phenotaste.engines import Checkpoint, DiskEngine
 from phenotaste.errors import InputError
 from phenotaste.metrics import cosines
-from phenotaste.review import Review, fingerprint
+from phenotaste.review import Decision, Review, fingerprint
 from phenotaste.shareable import shareable_copy
 
 MIXED = ("accepted", "rejected", 4, "open", "open")  # 3 is merged into 4
@@ -179,7 +180,14 @@ def test_names_and_decisions_travel_to_the_next_review_and_to_reports(cohort, ag
     assert content.review["decisions"][0]["status"] == "accepted"
 
 
-def test_a_second_round_keeps_the_first_one(cohort, model, again):
+def test_a_second_round_keeps_the_first_one(cohort, model, review, again):
+    blank = Review.blank(again, reviewer="Dr B")
+    assert blank.authors(1) == (Review.read(review).provenance(),)
+    assert blank.authors(2) == (blank.provenance(),)
+    third = again.refit(
+        cohort, replace(blank, decisions=(*blank.decisions[:3], Decision(4, status="rejected")))
+    )
+    assert Review.blank(third).authors(1) == blank.authors(1)
     second = again.refit(cohort, decided(again, "accepted", "open", "rejected", "open", names=("Gout",)))
     assert second.background_.size == 2
     assert [row["from"] for row in second.refit_["rejected"]] == [[2], [3]]

@@ -154,6 +154,8 @@ def refit_record(
     for r, place in enumerate(places(refitted.V_, plan)):
         origin = Origin((), "new") if place is None else plan.origins[place]
         row = {"phenotype": r + 1} | origin_record(origin)
+        if origin.decision == "accepted":
+            row["sources"] = sources_of(review, origin.members[0])
         if place is not None:
             row["cosine"] = cosine(refitted.V_[:, r], before.V[:, plan.columns[place]])
             row["static_cosine"] = None if F is None else cosine(F[:, r], before.F[:, plan.columns[place]])
@@ -163,11 +165,17 @@ def refit_record(
         "model": review.model,
         "reviewer": review.reviewer,
         "date": review.date,
+        "based_on": [source._asdict() for source in (review.provenance(), *review.based_on)],
         "freedom": freedom,
         "order": list(plan.order),
         "phenotypes": rows,
         "rejected": [*(earlier or {}).get("rejected", []), *rejected],
     }
+
+
+def sources_of(review: Review, phenotype: int) -> list[int]:
+    """Which reviews made a decision, as numbers from 1 of the review itself and those that it is based on."""
+    return [source + 1 for source in review.decisions[phenotype - 1].sources] or [1]
 
 
 def places(V: Array, plan: RefitPlan) -> list[int | None]:

@@ -122,7 +122,8 @@ class Review:
     def blank(cls, model: Any, reviewer: str = "", names: Mapping[int, str] | None = None) -> "Review":
         """Return a review of a fitted model, dated today, in which all decisions are open.
 
-        Phenotypes that a refit has kept are accepted already, and names and comments are those the model has.
+        Phenotypes that a refit has kept are accepted already, by whoever accepted them, and names and comments are those
+        the model has.
 
         Examples
         --------
@@ -141,8 +142,15 @@ class Review:
         for number in range(1, R + 1):
             row = rows.get(number, {})
             status: Status = "accepted" if row.get("decision") == "accepted" else "open"
-            decisions.append(Decision(number, names.get(number, ""), row.get("comment", ""), status))
-        return cls(fingerprint(model), tuple(decisions), tuple(record.get("order", ())), reviewer)
+            name, comment, sources = (
+                names.get(number, ""),
+                row.get("comment", ""),
+                tuple(row.get("sources", ())),
+            )
+            decisions.append(Decision(number, name, comment, status, sources=sources))
+        order = tuple(record.get("order", ()))
+        based_on = tuple(Provenance(**source) for source in record.get("based_on", ()))
+        return cls(fingerprint(model), tuple(decisions), order, reviewer, based_on=based_on)
 
     @classmethod
     def read(cls, source: "str | os.PathLike[str] | Mapping[str, Any] | Review") -> "Review":
