@@ -1,5 +1,6 @@
 """The second round: what changed since the last review, what is carried over, and what stays hidden."""
 
+import copy
 import json
 from dataclasses import replace
 from itertools import permutations
@@ -182,6 +183,25 @@ def test_the_matching_is_the_best_of_all(old, new):
     assert all(C[r, c] >= MIN_COSINE for r, c in pairs)
     assert value(pairs)[0] == best[0] == sum(each.same for each in found)
     assert value(pairs)[1] == pytest.approx(best[1])
+
+
+def test_a_refit_says_where_its_phenotypes_are_from(rounds):
+    """Although their definitions resemble others more, or nothing."""
+    _, first, review, second, _ = rounds
+    last, refitted = LastReview.of(first, review), copy.copy(second)
+    groups = {group.name: group for group in last.phenotypes}
+    wanted = {0: groups[NAMES[4]], 4: groups[NAMES[5]]}
+    rows = [{"phenotype": c + 1, "from": list(group.members)} for c, group in wanted.items()]
+    refitted.refit_ = {"model": review.model, "phenotypes": [*rows, {"phenotype": 2, "from": []}]}
+    found = match(last, refitted)
+    assert {c: last.phenotypes[found[c].partner] for c in wanted} == wanted
+    partners = [each.partner for each in found if each.partner is not None]
+    assert len(set(partners)) == len(partners)
+    assert (
+        last.phenotypes[found[2].partner].name == NAMES[2]
+    )  # the rejected one is still found by its definition
+    refitted.refit_["model"] = "0" * 64  # after another review
+    assert match(last, refitted) == match(last, second)
 
 
 def test_facts_count_for_what_is_the_same():

@@ -89,7 +89,8 @@ def match(last: LastReview, model: Any) -> list[Match]:
     """Match one to one: as many phenotypes as possible that are the same, then the highest sum of cosines on V.
 
     Pairs below MIN_COSINE are no match. A merged phenotype without one has moved to what resembles one of its parts, so
-    that its name is not lost where the parts are found apart again.
+    that its name is not lost where the parts are found apart again. A model that was fitted again after this review
+    records which phenotypes its own are from.
     """
     V = cosines_by_name(last.V_, last.feature_names_in_, model.V_, model.feature_names_in_)
     same = V >= SAME_COSINE
@@ -97,9 +98,12 @@ def match(last: LastReview, model: Any) -> list[Match]:
         same &= (
             cosines_by_name(last.F_, last.static_names_in_, model.F_, model.static_names_in_) >= SAME_COSINE
         )
+    known = recorded(last, model)
     gain = np.where(V >= MIN_COSINE, V, 0.0) + len(V) * same
+    gain[list(known.values())] = 0.0
+    gain[:, list(known)] = 0.0
     rows, columns = linear_sum_assignment(-gain)
-    partner = {c: r for r, c in zip(rows.tolist(), columns.tolist(), strict=True) if V[r, c] >= MIN_COSINE}
+    partner = known | {c: r for r, c in zip(rows.tolist(), columns.tolist(), strict=True) if gain[r, c] > 0}
     single = cosines_by_name(last.model.V_, last.feature_names_in_, model.V_, model.feature_names_in_)
     for r, group in enumerate(last.phenotypes):
         if len(group.members) > 1 and r not in partner.values():
@@ -116,6 +120,16 @@ def match(last: LastReview, model: Any) -> list[Match]:
             nearest, cosine = int(single[:, c].argmax()), float(single[:, c].max())
             result.append(Match(None, False, cosine, nearest + 1 if cosine >= MIN_COSINE else None))
     return result
+
+
+def recorded(last: LastReview, model: Any) -> dict[int, int]:
+    """Which phenotype of the last review each column is from, where the model was fitted again after that review."""
+    record = getattr(model, "refit_", None) or {}
+    if not record or record["model"] != last.review.model:
+        return {}
+    kept = {group.members: r for r, group in enumerate(last.phenotypes) if group.status != "rejected"}
+    origins = {row["phenotype"] - 1: kept.get(tuple(row["from"])) for row in record["phenotypes"]}
+    return {column: r for column, r in origins.items() if r is not None}
 
 
 def cosines_by_name(old: Matrix, old_names: Any, new: Matrix, new_names: Any) -> Matrix:
