@@ -1,6 +1,7 @@
 """Kernels and their parts: what is compiled, what Python may call, and when cached code is used."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 import phenotaste
 from helpers.kernels import compiled
-from phenotaste.core.kernels import jit
+from phenotaste.core.kernels import jit, nnls
 
 SCRIPT = """
 import numpy as np
@@ -128,3 +129,23 @@ def test_a_file_of_another_key_under_the_same_name_is_not_used(tmp_path):
         files.save(key, key)
     files._path("one").write_bytes(files._path("other").read_bytes())
     assert files.load("one") is None
+
+
+def test_parts_have_names_of_their_own_in_each_kernel(monkeypatch):
+    """Else a process would run the copy that was loaded first, although each kernel optimises its own."""
+    monkeypatch.setattr(jit, "CACHE", False)
+    solve = nnls.solve_passive
+
+    def twice(G, b, passive, x, L, kept):
+        solve(G, b, passive, x, L, kept)
+        solve(G, x, passive, b, L, kept)
+
+    arrays = np.eye(2), np.ones(2), np.ones(2, bool), np.zeros(2), np.zeros((2, 2)), np.zeros(2, np.int64)
+    copies = []
+    for kernel in (jit.kernel(twice), jit.kernel(autovectorize=True, fastmath=jit.FASTMATH)(twice)):
+        kernel(*arrays)
+        (code,) = kernel.inspect_llvm().values()
+        defined = set(re.findall(r'^define [^@]*@"?([^"(]+)', code, re.MULTILINE))
+        copies.append({name for name in defined if "solve_passive" in name})
+    assert all(copies)  # not inlined
+    assert not copies[0] & copies[1]

@@ -23,6 +23,7 @@ PRIVATE = [
     "numba.core.base:BaseContext.get_value_type",
     "numba.core.base:BaseContext.make_array",
     "numba.core.caching:FunctionCache",
+    "numba.core.codegen:CodeLibrary.add_ir_module",
     "numba.core.codegen:CodeLibrary.codegen",
     "numba.core.codegen:CPUCodeLibrary._finalize_dynamic_globals",
     "numba.core.codegen:CPUCodeLibrary._finalize_final_module",

@@ -112,11 +112,27 @@ def on_compile(listener: Callable[[], object]) -> Iterator[None]:
 
 
 class KernelLibrary(JITCodeLibrary):
-    """The code of a kernel with all its parts, optimised once."""
+    """The code of a kernel with all its parts, optimised once.
+
+    Parts that are not inlined have names of their own in each kernel. Otherwise a process would run the copy of the
+    kernel that it loaded first, which may be vectorised: last digits would depend on what ran before.
+    """
 
     autovectorize = False
 
+    def add_ir_module(self, ir_module: Any) -> None:
+        names = [function.name for function in ir_module.functions if not function.is_declaration]
+        self._own_names = [*getattr(self, "_own_names", []), *names]
+        super().add_ir_module(ir_module)
+
+    def _rename_parts(self) -> None:
+        suffix = hashlib.sha256(" ".join(self._own_names).encode()).hexdigest()[:DIGITS]
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.name not in self._own_names:
+                function.name = f"{function.name}.{suffix}"
+
     def _optimize_final_module(self) -> None:
+        self._rename_parts()
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_unrolling = options.loop_vectorization = self.autovectorize
         options.slp_vectorization = False
