@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.decomposition import NMF
@@ -91,6 +91,7 @@ def test_projection_maximises_the_likelihood(seed):
 
 
 @given(st.floats(0.01, 100), st.floats(-100, 100), st.floats(0, 100))
+@example(0.125, 5e-324, 5e-324)
 def test_positive_root(A, B, c):
     s = compiled(poisson.positive_root)(A, B, c)
     assert s >= 0

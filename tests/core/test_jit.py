@@ -45,7 +45,8 @@ def test_parts_are_compiled_into_kernels():
     assert compiled(plus_two)(1.0) == 3.0
 
 
-def test_a_listener_hears_of_each_kernel_that_is_compiled():
+def test_a_listener_hears_of_each_kernel_that_is_compiled(monkeypatch):
+    monkeypatch.setattr(jit, "CACHE", False)
     calls = []
     with jit.on_compile(lambda: calls.append(1)):
         new = jit.kernel(lambda x: plus_two(x) + x)

@@ -58,7 +58,7 @@ def distribute(counts: CsrCounts, i: int, V: Array, s: Array, c: Array, T: Array
 @part
 def positive_root(A: float, B: float, c: float) -> float:
     """The s ≥ 0 with A s² + B s = c, that is the minimum of ½A s² + B s − c log s."""
-    root = np.sqrt(B * B + 4.0 * A * c)
+    root = max(np.sqrt(B * B + 4.0 * A * c), 2.0 * np.sqrt(A) * np.sqrt(c))  # the squares may underflow
     if B > 0.0:
         return 2.0 * c / (B + root)
     return (root - B) / (2.0 * A)
