@@ -122,7 +122,7 @@ class Review:
     def blank(cls, model: Any, reviewer: str = "", names: Mapping[int, str] | None = None) -> "Review":
         """Return a review of a fitted model, dated today, in which all decisions are open.
 
-        Phenotypes that a refit has kept are accepted already, by whoever accepted them, and names and comments are
+        Phenotypes that a refit has kept are accepted already, with the author of that decision; names and comments are
         those of the model.
 
         Examples
